@@ -1,5 +1,5 @@
-//! Builds the agent as a static Linux program, so that this program can carry it in itself and
-//! build the sandbox image from nothing but what it holds.
+//! Builds the agent as a static Linux program, which is embedded in the server, so that the server can build the
+//! sandbox image without other files.
 
 use std::{
     env,

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes this host ready for llm-sandbox: a Docker engine that answers, and the base image of the sandbox.
 #
-# Safe to run again and again: what is already there is left alone. An engine that answers is only ever
-# asked; this script installs, starts or configures one only where none does. It does not build the
-# sandbox image: that is the job of `llm-sandbox image build`.
+# Safe to run repeatedly: it changes nothing that is there already. An engine that answers is only queried; this script
+# installs, starts or configures one only if none answers. It does not build the sandbox image: `llm-sandbox image
+# build` does that.
 #
 #   DOCKER_HOST   which engine to use, as for the docker client (unix://, tcp://; ssh:// needs the client)
 #   BASE_IMAGE    the image that the sandbox is built on (default debian:trixie-slim)
@@ -12,13 +12,14 @@
 #
 # With --check it changes nothing: it says whether an engine answers, and if none does, what a start without options
 # would change on this machine.
-# With --gvisor it also installs gVisor (the package runsc) where it may and can; the engine is not told of it.
-# With --compose it also sees to what `docker compose up` needs: Docker Compose, buildx and the image with Rust.
+# With --gvisor it also installs gVisor (the package runsc) if that is possible; the engine's configuration does not
+# change.
+# With --compose it also provides what `docker compose up` needs: Docker Compose, buildx and the image with Rust.
 #
 # Exit code 0: ready; with --check, an engine answers. 1: not ready, and the last lines say what is missing.
 # 2: --check found no engine, and a start without options would install or start one.
 set -euo pipefail
-# What is written here is read by apt's own user and by uid 1000 in the container.
+# Files that are written here are read by apt's own user and by uid 1000 in the container.
 umask 022
 
 BASE_IMAGE=${BASE_IMAGE:-debian:trixie-slim}
@@ -28,7 +29,7 @@ ENGINE_LOG=/var/log/dockerd.log
 CPU_GROUPS=/sys/fs/cgroup/cpu
 ENGINE_WAIT_S=60
 PULL_LIMIT_S=180
-# The archive that carries a recent engine when this host's own release does not.
+# The Debian release that has a recent engine if this host's own release does not.
 ENGINE_SUITE=trixie
 ENGINE_SOURCES=/etc/apt/sources.list.d/llm-sandbox-$ENGINE_SUITE.sources
 ENGINE_PREFERENCES=/etc/apt/preferences.d/llm-sandbox-$ENGINE_SUITE
@@ -40,14 +41,14 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# macOS has no timeout(1); there the command's own limits must do.
+# macOS has no timeout(1); there only the command's own limits apply.
 limited() {
     local seconds=$1
     shift
     if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
 }
 
-# What is undone however the script ends.
+# Removed however the script ends.
 scratch=''
 policy_file=''
 output=$(mktemp)
@@ -62,8 +63,8 @@ trap 'exit 143' TERM
 
 # --- the engine: asking ------------------------------------------------------------------------------
 
-# One request to the engine that DOCKER_HOST names: the body goes to stdout, an HTTP error is a failure.
-# Used where there is no docker client; llm-sandbox itself needs none.
+# One request to the engine that DOCKER_HOST names: the body goes to stdout, an HTTP error is a failure. Used if there
+# is no docker client; llm-sandbox itself needs none.
 api() {
     local path=$1
     shift
@@ -77,7 +78,7 @@ api() {
 # Does the engine at $1 answer? (an empty $1: what the client's own context says)
 answers() {
     if [ -n "$1" ]; then
-        # A missing socket needs no client to tell.
+        # No client is needed to notice a missing socket.
         case $1 in unix://*) [ -S "${1#unix://}" ] || return 1 ;; esac
         if have curl && DOCKER_HOST=$1 api /_ping --max-time 5 >/dev/null 2>&1; then return 0; fi
         # The client also knows TLS and ssh.
@@ -87,7 +88,7 @@ answers() {
     fi
 }
 
-# Sets DOCKER_HOST where the engine is not the client's default one. Same order as the server's own search.
+# Sets DOCKER_HOST if the engine is not the client's default one. Same order as the server's own search.
 find_engine() {
     if [ -n "${DOCKER_HOST:-}" ]; then
         answers "$DOCKER_HOST"
@@ -113,7 +114,7 @@ os_id=''
 os_codename=''
 read_os() {
     [ -r /etc/os-release ] || return 0
-    # In a subshell: the file sets far more than is wanted here.
+    # In a subshell: the file sets far more variables than are needed here.
     # shellcheck disable=SC1091 # a file of the host
     os_id=$(. /etc/os-release && printf '%s' "${ID:-}")
     # shellcheck disable=SC1091
@@ -124,7 +125,7 @@ is_apt_host() { [ "$os_id" = debian ] || [ "$os_id" = ubuntu ]; }
 can_install() { is_apt_host && [ "$(id -u)" = 0 ]; }
 systemd_runs() { [ -d /run/systemd/system ]; }
 
-# Runs a talkative command; what it says is shown only if it fails, and only the end of it.
+# Runs a command with much output; shows only the end of the output, and only if the command fails.
 quietly() {
     if "$@" >"$output" 2>&1 </dev/null; then return 0; fi
     tail -n 30 "$output" >&2
@@ -132,14 +133,14 @@ quietly() {
 }
 
 apt_install() {
-    # Without systemd a package's own start script may fail, and apt with it: the engine is started below
-    # in either case. 101 is "not allowed", which the packages take as a plain no.
+    # Without systemd a package's own start script may fail, and apt with it: the engine is started below in either
+    # case. Code 101 is "not allowed", which the packages accept as an answer.
     if ! systemd_runs && [ ! -e /usr/sbin/policy-rc.d ]; then
         policy_file=/usr/sbin/policy-rc.d
         printf '#!/bin/sh\nexit 101\n' >"$policy_file"
         chmod 0755 "$policy_file"
     fi
-    # Another apt may be at work: wait for it for a while.
+    # Another apt may be running: wait for it for a while.
     quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=120 "$@" ||
         die "these packages could not be installed: $*"
@@ -149,13 +150,13 @@ apt_lists_read=''
 apt_update() {
     [ -z "$apt_lists_read" ] || return 0
     say "reading the package lists"
-    # A third party's broken source is not our matter; a package that is missing for it fails below.
+    # A broken source of a third party is not an error here; a package that is missing because of it fails below.
     quietly apt-get update -q -o DPkg::Lock::Timeout=120 || say "some package lists could not be read; continuing"
     apt_lists_read=1
 }
 
-# bookworm's engine is of 2022. Debian trixie's four packages need nothing newer than bookworm's libc, so
-# only these come from there and everything that they depend on stays bookworm's.
+# bookworm's engine is from 2022. Debian trixie's four packages need nothing newer than bookworm's libc, so only these
+# come from there and everything that they depend on stays bookworm's.
 add_engine_source() {
     say "adding Debian $ENGINE_SUITE as a low-priority source ($ENGINE_SOURCES, $ENGINE_PREFERENCES)"
     # "Targets" keeps translations and icons out of every later apt-get update.
@@ -175,7 +176,7 @@ Components: main
 Targets: Packages
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 END
-    # 100: nothing comes from there by itself, but what was taken from there gets its updates.
+    # Priority 100: nothing comes from there by itself, but packages that were installed from there get their updates.
     cat >"$ENGINE_PREFERENCES" <<END
 Package: *
 Pin: release n=$ENGINE_SUITE
@@ -245,8 +246,8 @@ start_engine() {
         systemctl enable --now docker >/dev/null 2>&1 || say "systemctl reported a failure"
     else
         say "starting the engine by hand, as systemd does not run here (log: $ENGINE_LOG)"
-        # Its own session and none of our descriptors: a caller or a CI step that waits for our output
-        # to close must not wait for the engine.
+        # Its own session and none of this script's descriptors: a caller or a CI step that waits for the output to
+        # close must not wait for the engine.
         # shellcheck disable=SC2016 # the inner shell expands it
         setsid bash -c 'for fd in /proc/self/fd/*; do
                 fd=${fd##*/}
@@ -318,7 +319,7 @@ ensure_engine() {
     fi
     case ${DOCKER_HOST:-} in
         '' | "unix://$DEFAULT_SOCKET" | unix:///run/docker.sock) ;;
-        # Another engine than the one asked for would be no help.
+        # An engine other than the one asked for would be no help.
         *) die "DOCKER_HOST is $DOCKER_HOST, and no engine answers there" ;;
     esac
     if ! can_install; then tell_what_to_install; fi
@@ -345,7 +346,7 @@ pull_image() {
     if have docker; then
         limited "$PULL_LIMIT_S" docker pull --quiet "$1" >/dev/null || return 1
     else
-        # Errors come in the body, with status 200: only a look tells.
+        # Errors come in the body, with status 200: only a check of the image tells.
         api "/images/create?fromImage=${1%:*}&tag=${1##*:}" \
             -X POST --max-time "$PULL_LIMIT_S" >/dev/null || return 1
     fi
@@ -364,8 +365,8 @@ import_image() {
     fi
 }
 
-# Where images cannot be pulled but packages can be had: the same suite, made from Debian's archive and cut
-# down by the rules of the official slim images.
+# If images cannot be pulled but packages can be downloaded: builds the same suite from Debian's archive, reduced by the
+# rules of the official slim images.
 make_stand_in() {
     local suite=$1 root extra_ca
     if ! have debootstrap || [ ! -r /usr/share/keyrings/debian-archive-keyring.gpg ]; then
@@ -433,7 +434,7 @@ END
         { printf '\n'; cat "$extra_ca"; } >>"$root/etc/ssl/certs/ca-certificates.crt"
     done
 
-    # What the excludes above would have kept out, and what only this host's build left behind.
+    # Removes what the excludes above would have kept out, and what only this host's build left behind.
     find "$root/usr/share/doc" -mindepth 1 \( -type f -o -type l \) ! -name copyright -delete
     find "$root/usr/share/doc" -mindepth 1 -type d -empty -delete
     rm -rf "$root"/usr/share/{groff,info,lintian,linda,man}/* \
@@ -441,7 +442,7 @@ END
         "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old "$root"/var/log/* "$root"/tmp/* \
         "$root"/etc/hostname "$root"/etc/resolv.conf
     find "$root/usr/share/locale" -mindepth 1 -maxdepth 1 ! -name locale.alias -exec rm -rf {} +
-    # One machine id for every container would be a lie.
+    # Containers must not share one machine id.
     : >"$root/etc/machine-id"
 
     say "importing it as $BASE_IMAGE"
@@ -480,7 +481,7 @@ ensure_base_image() {
     make_stand_in "$suite"
 }
 
-# Only ever an extra: what cannot be had is said and done without.
+# Optional: if gVisor cannot be installed, the script says so and continues.
 ensure_gvisor() {
     if have runsc; then
         say 'gVisor is installed'
@@ -488,7 +489,7 @@ ensure_gvisor() {
         say 'gVisor is not installed, and it can only be installed as root on Debian or Ubuntu'
     else
         local package=runsc
-        # Bookworm's own is too old for what runs in the sandbox.
+        # Bookworm's own runsc is too old for what runs in the sandbox.
         if [ "$os_id:$os_codename" = debian:bookworm ]; then
             package=runsc/$ENGINE_SUITE
             [ -e "$ENGINE_SOURCES" ] || add_engine_source
@@ -502,7 +503,7 @@ ensure_gvisor() {
 
 # --- Docker Compose ----------------------------------------------------------------------------------
 
-# 2.24 is the first that takes a settings file which need not be there.
+# Version 2.24 is the first that takes a settings file which need not exist.
 compose_is_recent() {
     local version major minor
     version=$(docker compose version --short 2>/dev/null) || return 1
@@ -549,7 +550,7 @@ make_rust_stand_in() {
         *) say "the stand-in will have $(rustc --version), not $wanted" ;;
     esac
     sysroot=$(rustc --print sysroot)
-    # A distribution's own is spread over the system.
+    # A distribution's own Rust is spread over the system.
     if [ ! -x "$sysroot/bin/cargo" ] || [ "$sysroot" = /usr ]; then
         die "$BUILD_IMAGE could not be pulled, and only a Rust installed by rustup can be put into a stand-in"
     fi
@@ -566,7 +567,7 @@ COPY lib /usr/local/cargo/lib/
 ENV CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 END
     mkdir "$scratch/bin"
-    # Links: nothing of a gigabyte has to be copied twice.
+    # Links, so that a gigabyte is not copied twice.
     ln "$sysroot/bin/cargo" "$sysroot/bin/rustc" "$scratch/bin/" 2>/dev/null ||
         cp "$sysroot/bin/cargo" "$sysroot/bin/rustc" "$scratch/bin/"
     tar -C "$scratch" -c Dockerfile bin -C "$sysroot" --exclude='lib/rustlib/src' --exclude='lib/rustlib/*/analysis' lib |

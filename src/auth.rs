@@ -1,4 +1,4 @@
-//! Who calls: names, and the tokens that prove them. Pure.
+//! Callers: their names, and the tokens that prove who they are. Pure.
 
 use std::{collections::HashSet, fmt};
 
@@ -6,17 +6,16 @@ use model::Principal;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// The tokens by which callers are known. Only their digests are kept, so that nothing that is
-/// printed or dumped gives one away.
+/// The tokens of callers. Only their digests are stored, so that nothing that is printed or dumped reveals a token.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<(Principal, Token)>);
 
-/// One token, by its digest.
+/// One token, stored as its digest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
 impl Token {
-    /// A token of visible ASCII.
+    /// Reads a token of visible ASCII.
     ///
     /// # Errors
     /// If it is empty or has other characters; the error does not say which.
@@ -27,7 +26,7 @@ impl Token {
         Ok(Self(digest(token)))
     }
 
-    /// Whether it is this one. The time that it takes tells nothing about it.
+    /// Whether `token` is this one. The time that it takes reveals nothing about it.
     pub fn is(&self, token: &str) -> bool {
         self.0.ct_eq(&digest(token)).into()
     }
@@ -40,12 +39,12 @@ impl fmt::Debug for Token {
 }
 
 impl Tokens {
-    /// Reads `name:token,...`. Several tokens may have one name, which is how one is replaced while
-    /// the other is still in use.
+    /// Reads `name:token,...`. Several tokens may have one name, so that a token can be replaced while the old one is
+    /// still in use.
     ///
     /// # Errors
-    /// If an entry is not `name:token`, its name or token is invalid, or a token is there twice; the error
-    /// never contains a token.
+    /// If an entry is not `name:token`, its name or token is invalid, or a token is listed twice; the error never
+    /// contains a token.
     pub fn parse(list: &str) -> Result<Self, String> {
         let mut tokens = vec![];
         let mut seen = HashSet::new();
@@ -80,8 +79,8 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Whose token this is. The time that it takes tells nothing about the tokens: digests are
-    /// compared, all of them, each to its end.
+    /// Returns the caller with this token. The time that it takes reveals nothing about the tokens: all digests are
+    /// compared, each to its end.
     pub fn principal(&self, token: &str) -> Option<Principal> {
         let digest = digest(token);
         let mut found = None;

@@ -1,7 +1,7 @@
-//! Memory that requests hold in this process, in bytes, counted for each client and in total.
+//! Memory that requests use in this process, in bytes, counted for each client and in total.
 //!
-//! Whatever a client can make the server hold is leased here first: the body of a message, what is
-//! rendered for its answer, a listing that nobody reads. A lease is given back when it is dropped.
+//! Memory that a client can make the server use is leased here first: for the body of a message, for its answer, for a
+//! listing that the client does not read. Dropping a lease releases it.
 //!
 //! ```text
 //! lease --grow--> granted                      there is room
@@ -10,8 +10,8 @@
 //!            '--> Exhausted                    after a minute
 //! ```
 //!
-//! One client can never hold everything: the total is larger than a client's share. If clients together hold
-//! everything, leases of the one that holds most are revoked, those whose bytes hardly move.
+//! One client can never use all memory: the total is larger than a client's share. If clients together use all of it,
+//! leases of the client that uses most are revoked if hardly any bytes of them move.
 
 use std::{
     collections::HashMap,
@@ -39,12 +39,12 @@ const SLOW_AFTER: Duration = Duration::from_secs(5);
 /// ... and has moved fewer bytes a second than this.
 const SLOW_BYTES_PER_S: u64 = 1 << 20;
 
-/// How much may be held.
+/// Limits of the memory that requests use.
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
-    /// By all clients together, in bytes.
+    /// Limit of all clients together, in bytes.
     pub total: usize,
-    /// By one of them.
+    /// Limit of one client, in bytes.
     pub client: usize,
 }
 
@@ -72,18 +72,18 @@ struct Held {
     client: Principal,
     bytes: usize,
     since: Instant,
-    /// Bytes that have come or gone.
+    /// Bytes that were transferred so far.
     moved: Arc<AtomicU64>,
-    /// Cancelled to take the lease back; `None` if that cannot be.
+    /// Cancelled to revoke the lease; `None` if it cannot be revoked.
     revoke: Option<CancellationToken>,
 }
 
-/// There was no room, and none came.
+/// There was not enough room, and none became free in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too much memory is in use by requests of this client, or of all clients")]
 pub struct Exhausted;
 
-/// Memory that one request holds. Dropping it gives the memory back.
+/// Memory that one request uses. Dropping the lease releases it.
 #[derive(Debug)]
 pub struct Lease {
     inner: Arc<Inner>,
@@ -94,12 +94,12 @@ pub struct Lease {
 }
 
 impl Budget {
-    /// An empty one.
+    /// A budget without leases.
     pub fn new(share: Share) -> Self {
         Self(Arc::new(Inner { share, state: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// A lease of nothing so far. Until it is [kept](Lease::keep), it may be revoked.
+    /// Returns an empty lease. It may be revoked until it is [kept](Lease::keep).
     pub fn lease(&self, client: &Principal) -> Lease {
         let (moved, revoked) = (Arc::<AtomicU64>::default(), CancellationToken::new());
         let mut state = self.0.lock();
@@ -124,11 +124,11 @@ impl Inner {
     }
 }
 
-/// What comes of asking for more.
+/// The answer to a request for more memory.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
-    /// There is no room yet. The lease of this number should be revoked, if one.
+    /// There is no room yet. The lease of this number, if any, should be revoked.
     Wait(Option<u64>),
     Never,
 }
@@ -138,7 +138,7 @@ impl State {
         self.clients.get(client).copied().unwrap_or(0)
     }
 
-    /// Whether a client may hold so many bytes more.
+    /// Whether a client may use this many bytes more.
     fn ask(&self, share: Share, client: &Principal, more: usize, now: Instant) -> Verdict {
         let own = self.held_by(client).saturating_add(more);
         if more > share.client {
@@ -186,10 +186,10 @@ impl Held {
 }
 
 impl Lease {
-    /// Takes so many bytes more, when there is room for them.
+    /// Takes this many bytes more as soon as there is room for them.
     ///
     /// # Errors
-    /// There was no room within a minute, or the lease was revoked meanwhile.
+    /// If there is no room within a minute, `more` is over the client's share, or the lease is revoked meanwhile.
     pub async fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
         let until = Instant::now() + GROW_TIMEOUT;
         loop {
@@ -212,7 +212,7 @@ impl Lease {
                     }
                 }
             }
-            // Also from time to time, as a lease becomes slow without anybody giving anything back.
+            // Checked from time to time, too, as a lease becomes slow without any memory being released.
             let next = until.min(Instant::now() + SLOW_AFTER / 5);
             tokio::select! {
                 _ = timeout_at(next, freed) => {}
@@ -224,7 +224,7 @@ impl Lease {
         }
     }
 
-    /// Gives back what is over so many bytes.
+    /// Releases all but this many bytes.
     pub fn shrink_to(&mut self, bytes: usize) {
         let mut state = self.inner.lock();
         let over =
@@ -234,12 +234,12 @@ impl Lease {
         self.inner.freed.notify_waiters();
     }
 
-    /// Notes that bytes have come or gone: the lease is in use.
+    /// Notes that this many bytes were transferred: the lease is in use.
     pub fn moved(&self, bytes: usize) {
         self.moved.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Has it revoked by cancelling this.
+    /// Makes `token` the token that is cancelled to revoke the lease.
     pub fn revoke_by(&mut self, token: CancellationToken) {
         if let Some(held) = self.inner.lock().leases.get_mut(&self.number) {
             held.revoke = Some(token.clone());
@@ -247,15 +247,15 @@ impl Lease {
         self.revoked = token;
     }
 
-    /// It can no longer be revoked.
+    /// Protects the lease from being revoked from now on.
     pub fn keep(&mut self) {
         if let Some(held) = self.inner.lock().leases.get_mut(&self.number) {
             held.revoke = None;
         }
     }
 
-    /// Resolves when it is taken back: another client needs the memory, and this one holds more. It is
-    /// then to be dropped.
+    /// Resolves when the lease is revoked: another client needs the memory, and this one uses more. The lease is then
+    /// to be dropped.
     pub async fn revoked(&self) {
         self.revoked.cancelled().await;
     }

@@ -10,11 +10,11 @@ use futures::{
 
 use crate::error::Error;
 
-/// The content of a file that is to be written, in pieces of any size. An error is the sender's, and ends the upload.
+/// The content of an upload, in pieces of any size. An error comes from the sender, and ends the upload.
 pub struct Content(Peekable<BoxStream<'static, Result<Bytes, Error>>>);
 
 impl Content {
-    /// As it comes.
+    /// Makes a content of these pieces.
     pub fn new(pieces: impl Stream<Item = Result<Bytes, Error>> + Send + 'static) -> Self {
         Self(pieces.boxed().peekable())
     }
@@ -35,7 +35,7 @@ impl Content {
         self.0
     }
 
-    /// All of it, for tests of what makes contents.
+    /// The whole content, for tests of code that makes contents.
     #[cfg(test)]
     pub(crate) async fn into_bytes(self) -> Result<Vec<u8>, Error> {
         let pieces: Vec<_> = futures::TryStreamExt::try_collect(self.0).await?;

@@ -1,5 +1,5 @@
-//! What callers are told when a call cannot be carried out: a stable code, a sentence that a model
-//! can act on, and a few fields. Decided here and nowhere else.
+//! Errors that callers get if a call cannot be carried out: a stable code, a sentence that a model can act on, and a
+//! few fields. They are made here and nowhere else.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use model::{
 use protocol::limits::{MAX_FILES, MAX_KEPT_RUNS};
 use serde_json::{Map, Value, json};
 
-/// A call that could not be carried out. What a program did in its sandbox is never one of these.
+/// The reason why a call could not be carried out. An error of a program in its sandbox is never one of these.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,20 +26,20 @@ pub enum Error {
     InvalidBase64(String),
     /// Any other argument that cannot be used, and why.
     InvalidArgument(String),
-    /// Something of that name is there and may not be replaced.
+    /// Something of that name exists and may not be replaced.
     FileExists(String),
-    /// No such file in the session. Its path is relative to `/mnt/data`.
+    /// The session has no such file. The path is relative to `/mnt/data`.
     NotFound(String),
-    /// The same, with the names of files that are like it.
+    /// The session has no such file, but files of similar names.
     NotFoundNear {
-        /// Relative to `/mnt/data`.
+        /// The path that was asked for, relative to `/mnt/data`.
         path: String,
-        /// The nearest first.
+        /// Similar names, the most similar first.
         near: Vec<String>,
     },
-    /// It is a folder of the session, and a file was asked for.
+    /// The path of a folder, where a file is needed.
     IsFolder(String),
-    /// An output of a run, named here, that cannot be read on.
+    /// The output of this run cannot be read on: it was not truncated, or is no longer kept.
     OutputNotKept(String),
     /// The file cannot be returned in a message.
     ArtifactTooLarge {
@@ -47,24 +47,24 @@ pub enum Error {
         path: String,
         /// Size of the file, in bytes.
         size_bytes: u64,
-        /// Most that can be returned, in bytes; an image may have too many pixels instead.
+        /// Largest file that can be returned, in bytes; `None` if an image has too many pixels instead.
         limit: Option<u64>,
-        /// Where it can be downloaded.
+        /// URL to download it.
         download_url: Option<String>,
     },
-    /// The upload is over the limit; both in bytes.
+    /// The upload is over the limit.
     UploadTooLarge {
         /// Size of the upload, in bytes.
         size_bytes: u64,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The message is so large that it was not even read. Only an upload can be.
+    /// The message is so long that it was not even read. Only an upload can be that long.
     MessageTooLarge {
-        /// Most bytes of a file.
+        /// Limit of a file, in bytes.
         limit: u64,
     },
-    /// The code is over the limit; both in bytes.
+    /// The code is over the limit.
     CodeTooLarge {
         /// Size of the code, in bytes.
         size_bytes: u64,
@@ -73,54 +73,54 @@ pub enum Error {
     },
     /// The data area is full; its size in bytes.
     QuotaExceeded(u64),
-    /// No session of that name.
+    /// There is no session of that name.
     SessionNotFound(SessionId),
-    /// One of ours that has ended.
+    /// A session whose name this server generated has ended.
     SessionEnded {
         /// Its name.
         id: SessionId,
-        /// For how long one may be unused.
+        /// Time without use after which such a session expires.
         ttl: Duration,
     },
-    /// It had to give way to another session of its caller.
+    /// The session was ended to make room for another session of its caller.
     SessionEvicted(SessionId),
     /// A run is in progress in the session.
     SessionBusy {
-        /// How long it may take at most from now on, if that is known.
+        /// Longest time that the run can still take, if that is known.
         at_most: Option<Duration>,
     },
-    /// So many cells cannot be taken back.
+    /// Fewer cells can be undone than were asked for.
     NothingToUndo {
-        /// How many were to be.
+        /// Number of cells that were asked for.
         wanted: u32,
-        /// How many can be.
+        /// Number of cells that can be undone.
         can_undo: u32,
     },
-    /// What should interpret code is not there; it is named, and what is there if that is known.
+    /// The language has no interpreter here. The text names it and, if known, the languages that have one.
     UnsupportedLanguage(String),
-    /// As many sessions as there may be.
+    /// The server has reached its limit of sessions.
     MaxSessions {
-        /// How many that is.
+        /// The limit.
         limit: usize,
-        /// The caller's own.
+        /// The caller's own sessions.
         own: Vec<OwnSession>,
     },
-    /// As many sessions as one caller may have.
+    /// The caller has reached its limit of sessions.
     TooManySessions {
-        /// How many that is.
+        /// The limit.
         limit: usize,
-        /// Those that the caller has.
+        /// The caller's own sessions.
         own: Vec<OwnSession>,
     },
     /// A package that was not installed, and why.
     Package(Fault),
-    /// No sandbox can be made: why, and how to fix it.
+    /// No sandbox can be started, or no line can be written to the audit file: why, and how to fix it.
     SandboxUnavailable(String),
-    /// The sandbox ended under the call.
+    /// The sandbox ended during the call.
     SandboxDied(SessionId),
-    /// The process of a tool of the operator's own ended under the call.
+    /// The process of one of the operator's own tools ended during the call.
     ToolDied,
-    /// Our own fault. The cause is in the log under this id, and only there.
+    /// A fault of the server. The cause is in the log under this id, and only there.
     Internal(Arc<str>),
 }
 
@@ -131,23 +131,23 @@ pub struct OwnSession {
     pub id: SessionId,
     /// `starting`, `running`, `in_use` by a file operation or a download, or `idle`.
     pub state: &'static str,
-    /// For how long nobody has used it; nothing while somebody does.
+    /// Time since it was last used; zero while it is in use.
     pub idle: Duration,
 }
 
-/// Where there is no call without its line in the audit file.
+/// Message for calls that are refused because each call needs its line in the audit file.
 const AUDIT_UNAVAILABLE: &str = "The server cannot write to its audit file, and does nothing until it can. Nothing \
                                  was done. Tell the person: the disk may be full, the server's log has the cause.";
 
-/// Of a process that is not that of a session.
+/// Message of [`Error::ToolDied`], whose process belongs to no session.
 const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call with it. Try again once; if it \
                          comes back, tell the person.";
 
-/// Sessions that an error names.
+/// Most sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
 
 impl Error {
-    /// A fault of our own: the chain of causes goes to the log, an id to the caller.
+    /// Makes the error of a fault of the server: the chain of causes goes to the log, an id to the caller.
     pub fn internal(cause: &dyn fmt::Display) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let id: Arc<str> = id[..8].into();
@@ -155,7 +155,7 @@ impl Error {
         Self::Internal(id)
     }
 
-    /// What is done cannot be written down, so nothing is.
+    /// The error of a call that is refused because its line cannot be written to the audit file.
     pub(crate) fn audit_unavailable() -> Self {
         Self::SandboxUnavailable(AUDIT_UNAVAILABLE.into())
     }
@@ -188,7 +188,7 @@ impl Error {
         }
     }
 
-    /// The whole error as it is sent: `error`, `message` and what else is named.
+    /// The whole error as it is sent: `error`, `message` and the other fields of its kind.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         object.insert("error".into(), self.code().into());
@@ -343,7 +343,7 @@ impl fmt::Display for OwnSession {
     }
 }
 
-/// That a data area of so many bytes is full.
+/// Message: a data area of this many bytes is full.
 struct NoRoom(u64);
 
 impl fmt::Display for NoRoom {
@@ -357,7 +357,7 @@ impl fmt::Display for NoRoom {
     }
 }
 
-/// That so many cells cannot be taken back, but so many can.
+/// Message: this many cells cannot be undone (first field), but this many can (second field).
 struct CannotUndo(u32, u32);
 
 impl fmt::Display for CannotUndo {
@@ -377,7 +377,7 @@ impl fmt::Display for CannotUndo {
     }
 }
 
-/// That there is no session of this name.
+/// Message: there is no session of this name.
 struct NoSession<'a>(&'a SessionId);
 
 impl fmt::Display for NoSession<'_> {
@@ -398,7 +398,7 @@ impl fmt::Display for NoSession<'_> {
     }
 }
 
-/// That a run is in progress, and how long it takes at most from now on, if that is known.
+/// Message: a run is in progress, and how long it can still take at most, if that is known.
 struct Busy(Option<Duration>);
 
 impl fmt::Display for Busy {
@@ -414,7 +414,7 @@ impl fmt::Display for Busy {
     }
 }
 
-/// What a caller can do about a limit that these sessions of theirs count towards.
+/// Message: how a caller can make room, if these sessions of the caller count towards a limit.
 struct WhatToClose<'a>(&'a [OwnSession]);
 
 impl fmt::Display for WhatToClose<'_> {
@@ -448,7 +448,7 @@ mod tests {
         OwnSession { id: id.parse().expect("valid"), state, idle: Duration::from_secs(idle) }
     }
 
-    /// One of each kind. A new kind does not compile here until it has its words below.
+    /// One error of each kind. A new kind does not compile until it is in the match below.
     fn all() -> Vec<Error> {
         let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
         let (minted, named): (SessionId, SessionId) =
@@ -535,7 +535,7 @@ mod tests {
     fn every_kind_of_error_says_what_to_do_next() {
         let said: Vec<_> = all().iter().map(|error| format!("{}: {error}", error.code())).collect();
         assert!(said.iter().all(|said| said.ends_with('.')), "{said:#?}");
-        // Those that come of what a call says are in tests/promises/errors.rs.
+        // Errors that come from a call's arguments are in tests/promises/errors.rs.
         insta::assert_snapshot!(said.join("\n"));
     }
 

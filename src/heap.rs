@@ -1,5 +1,5 @@
-//! Gives memory back to the system. The C library keeps what was freed for later use, and keeps
-//! for ever what many threads have freed in pieces: a server that was busy once would stay large.
+//! Returns freed memory to the system. The C library keeps freed memory for later use, and never returns what many
+//! threads have freed in pieces: a server that was busy once would stay large.
 
 use std::{fs, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::time::interval;
 /// How often the process looks at its own size.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Growth since the last look back that is worth another one, in bytes.
+/// Growth over the smallest size so far that makes a trim worthwhile, in bytes.
 const GROWTH: u64 = 8 << 20;
 
-/// Has memory given back soon after it was freed, until the task is dropped.
+/// Returns memory to the system soon after it was freed, until the task is dropped.
 pub(crate) async fn keep_small() {
     map_large_blocks();
     let mut tick = interval(INTERVAL);
@@ -20,22 +20,22 @@ pub(crate) async fn keep_small() {
         tick.tick().await;
         let Some(size) = resident() else { return };
         if size > smallest.saturating_add(GROWTH) {
-            // It takes milliseconds, in which other threads wait if they need memory.
+            // A trim takes milliseconds, in which other threads wait if they need memory.
             let _ = tokio::task::spawn_blocking(trim).await;
         }
         smallest = smallest.min(resident().unwrap_or(size));
     }
 }
 
-/// Bytes of this process in memory; `None` where nothing tells.
+/// Resident memory of this process, in bytes; `None` if the system does not say.
 fn resident() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * 4096)
 }
 
-/// Has blocks of megabytes mapped by themselves, so that they are given back when they are freed. By
-/// default the C library stops doing so for sizes that were freed before.
+/// Has large blocks mapped separately, so that they return to the system when they are freed. By default the C library
+/// stops doing so for sizes that were freed before.
 fn map_large_blocks() {
     #[cfg(target_env = "gnu")]
     {
@@ -47,7 +47,7 @@ fn map_large_blocks() {
     }
 }
 
-/// Gives back what is free.
+/// Returns free memory to the system.
 fn trim() {
     #[cfg(target_env = "gnu")]
     {

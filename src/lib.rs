@@ -1,18 +1,18 @@
 //! A self-hosted server that gives a language model a computer with which it cannot harm anything.
 //!
-//! A client speaks the Model Context Protocol to it; each session gets a hardened container of its
-//! own without a network, in which it runs Python; a person downloads the files.
+//! A client speaks the Model Context Protocol to it; each session gets a sandbox of its own without a network, in which
+//! the model runs code; a person downloads the files.
 //!
 //! ```text
 //! mcp, http, cli        edges: parse, render, nothing else
 //!      |
-//!  sessions -- pool     the registry: find, make, close; what is started before it is asked for
+//!  sessions -- pool     the registry: find, start, close; sandboxes that are started in advance
 //!      |
 //!   session             one task each; its rules are pure
 //!      |
 //!    link ----- backend one byte stream to the agent, and a notice of its death
 //! - - -|- - - - - - - - - - - - - - - - - - - - - - - - - - - trust ends here
-//!    agent              PID 1 of the container (its own crate, sandbox-image/agent)
+//!    agent              PID 1 of the container (its own crate, sandbox-image/agent), or the embedded engine's
 //! ```
 
 pub mod archive;

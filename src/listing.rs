@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::signed_urls::{SessionKey, SignedUrls};
 
-/// What a caller is told of any file.
+/// Renders a file of a session.
 pub(crate) fn file(
     links: Option<(&SignedUrls, SessionKey)>,
     path: &DataPath,
@@ -23,12 +23,12 @@ pub(crate) fn file(
     shown
 }
 
-/// What a caller is told of a file that a run made.
+/// Renders a file that a run made.
 pub(crate) fn artifact(links: Option<(&SignedUrls, SessionKey)>, artifact: &Artifact) -> Value {
     file(links, &artifact.path, artifact.size_bytes)
 }
 
-/// The same, and when it was changed.
+/// Renders a file that a run made, with the time of its last change.
 pub(crate) fn artifact_json_with_mtime(
     links: Option<(&SignedUrls, SessionKey)>,
     file: &Artifact,
@@ -38,7 +38,7 @@ pub(crate) fn artifact_json_with_mtime(
     shown
 }
 
-/// One of many files: the same, to the second.
+/// Renders a file of a listing, with the time of its last change to the second.
 pub(crate) fn entry(links: Option<(&SignedUrls, SessionKey)>, file: &Artifact) -> Value {
     let mut shown = artifact(links, file);
     shown["modified_at"] = time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ").into();
@@ -51,7 +51,7 @@ fn rfc3339(ns: i64) -> String {
 
 fn time(ns: i64, format: &str) -> String {
     jiff::Timestamp::from_nanosecond(ns.into()).map_or_else(
-        // Beyond the year 9999: a program may set any time it likes.
+        // A program may set any time. A time beyond the year 9999 cannot be rendered.
         |_| "9999-12-31T23:59:59Z".into(),
         |time| time.strftime(format).to_string(),
     )

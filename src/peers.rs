@@ -1,6 +1,6 @@
-//! How servers that share their callers know each other: each connection between them begins with a proof of both that
-//! they have the common secret. No request goes to whoever has come to listen at the address of a server that is gone,
-//! and none is taken from anybody else.
+//! Authentication between servers that share their callers: each connection between them begins with a proof of both
+//! sides that they have the common secret. No request is sent to another program that listens at the address of a
+//! server that has ended, and none is accepted from other programs.
 //!
 //! ```text
 //!   who connects:  MAGIC | nonce
@@ -8,7 +8,7 @@
 //!   who connects:                                                                     hash over (connector, ...)
 //! ```
 //!
-//! It proves who is at the other end, and hides nothing: what goes over the connection can be read on the way.
+//! The handshake authenticates both sides and encrypts nothing: everybody between them can read the connection.
 
 use std::{io, time::Duration};
 
@@ -22,39 +22,39 @@ use tokio::{
 
 use crate::{backend::Claim, server_key::ServerKey};
 
-/// What the key is derived for.
+/// Purpose of the derived key, see [`ServerKey::derive`].
 const PURPOSE: &str = "llm-sandbox peers 1";
 
-/// What a connection between servers begins with.
+/// First bytes of a connection between servers.
 const MAGIC: [u8; 8] = *b"sandbox1";
 
-/// Longest that a server which lives takes to accept a connection and to prove who it is.
+/// Time within which a running server accepts a connection and proves who it is.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes of a nonce, and of a hash.
+/// Length of a nonce, and of a hash, in bytes.
 const BYTES: usize = 32;
 
-/// Whose proof it is.
+/// The side that a proof is for.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Connects,
     Listens,
 }
 
-/// The secret of a deployment, as its servers prove it to each other.
+/// A key from the common secret of a deployment, which its servers prove to each other.
 #[derive(Clone)]
 pub struct Proof([u8; BYTES]);
 
 impl Proof {
-    /// By this secret.
+    /// Derives the key from this secret.
     pub fn of(secret: &ServerKey) -> Self {
         Self(secret.derive(PURPOSE))
     }
 
-    /// A connection to the server that has made this claim.
+    /// Connects to the server that has made this claim.
     ///
     /// # Errors
-    /// If there is none at its address, or another.
+    /// If no server listens at its address, or another one.
     pub async fn connect(&self, to: &Claim) -> io::Result<TcpStream> {
         let connected = async {
             let mut stream = TcpStream::connect(to.address).await?;
@@ -72,10 +72,10 @@ impl Proof {
         timeout(CONNECT_TIMEOUT, connected).await?
     }
 
-    /// Lets a server in that has connected to the one of this name.
+    /// Checks that a server has connected, and that it meant the server of this name.
     ///
     /// # Errors
-    /// If it is none, or means another.
+    /// If the other side is no server of this deployment, or meant another one.
     pub async fn accept(&self, stream: &mut TcpStream, name: &str) -> io::Result<()> {
         let accepted = async {
             let (mut magic, mut theirs) = ([0; MAGIC.len()], [0; BYTES]);
@@ -95,7 +95,8 @@ impl Proof {
         timeout(CONNECT_TIMEOUT, accepted).await?
     }
 
-    /// The name has an end, and the nonces have a length: no two make the same text.
+    /// Hashes what one side has to prove. The nonces have a fixed length and the name comes last, so that no two inputs
+    /// make the same text.
     fn hash(&self, side: Side, listener: &str, connects: &[u8], listens: &[u8]) -> Hmac<Sha256> {
         let mut hash = Hmac::new_from_slice(&self.0).expect("a key may have any length");
         let side = match side {
@@ -131,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// What both sides come to, of which one listens by this name and the other means that.
+    /// Whether the side that listens by this name, and the side that means that name, accept each other.
     async fn meet(listens: (&Proof, &str), connects: (&Proof, &str)) -> [bool; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");

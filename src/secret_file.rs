@@ -1,18 +1,18 @@
-//! Files with secrets, which are made if they are not there.
+//! Files with secrets, which are created if they do not exist.
 
 use std::{
     io::{self, Write},
     path::Path,
 };
 
-/// Makes a file with this text, for its owner alone. Others may do so at the same time: what is there first is
-/// everybody's, and it is there as a whole. False if there is one already.
+/// Creates a file with this text, for its owner alone. Several processes may do so at the same time: the file of the
+/// first is used by all, and appears as a whole. Returns false if there is a file already.
 ///
 /// # Errors
 /// If it cannot be written.
 pub(crate) fn make(path: &Path, text: &str) -> io::Result<bool> {
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    // Nobody else can read one that is made so.
+    // Temporary files can be read by their owner alone.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;

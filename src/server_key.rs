@@ -1,5 +1,5 @@
-//! The server's secret, from which it derives its other keys: those of URLs, for example. In a file it is the same
-//! for all servers that have that file, one after another or at once.
+//! The server's secret, from which it derives its other keys, such as that of URLs. If the secret is in a file, all
+//! servers that have the file share it, one after another or at once.
 
 use std::{fmt, fs, io, os::unix::fs::PermissionsExt, path::Path};
 
@@ -10,13 +10,13 @@ use subtle::ConstantTimeEq;
 
 use crate::secret_file;
 
-/// Bytes of it.
+/// Length of the secret, in bytes.
 const BYTES: usize = 32;
 
-/// Who may not read it, or write to it: a group may read it, as that is how secrets are mounted into containers.
+/// Permissions that the file must not have. A group may read it, as that is how secrets are mounted into containers.
 const NOT_ALLOWED: u32 = 0o027;
 
-/// Longest file that is looked at, in bytes.
+/// Most bytes that are read of the file.
 const MAX_FILE: usize = 256;
 
 /// The server's secret.
@@ -24,17 +24,17 @@ const MAX_FILE: usize = 256;
 pub struct ServerKey([u8; BYTES]);
 
 impl ServerKey {
-    /// One that nobody else has, and that ends with this process.
+    /// Makes a new random secret.
     pub fn random() -> Self {
         let mut key = [0; BYTES];
         getrandom::fill(&mut key).expect("the system has random bytes");
         Self(key)
     }
 
-    /// What a file holds: 32 bytes as hexadecimal digits or base64. It is made if it is not there.
+    /// Reads the secret from a file: 32 bytes as hexadecimal digits or base64. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// If it can be neither read nor made, others can read it, or it holds something else.
+    /// If the file can be neither read nor created, others can read it, or it contains something else.
     pub fn from_file(path: &Path) -> io::Result<Self> {
         let text = match read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
@@ -50,12 +50,12 @@ impl ServerKey {
         bytes.try_into().ok().map(Self)
     }
 
-    /// What tells this secret from another, and tells nothing of it: 16 hexadecimal digits.
+    /// Identifies this secret without revealing anything of it: 16 hexadecimal digits.
     pub fn fingerprint(&self) -> String {
         hex::encode(&self.derive("llm-sandbox fingerprint 1")[..8])
     }
 
-    /// The key for something. Of two purposes neither tells the other's, nor this.
+    /// Derives the key for a purpose. It reveals neither the key for another purpose nor the secret.
     pub fn derive(&self, purpose: &str) -> [u8; BYTES] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
         mac.update(purpose.as_bytes());

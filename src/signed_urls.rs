@@ -1,20 +1,20 @@
-//! The URLs that are handed out: where a file can be downloaded, and where one can be put.
+//! The URLs that callers get: to download a file, to upload one, and to look at a session.
 //!
-//! Whoever opens a URL in a browser has no token, nor has a workflow's download node. Unless
-//! everybody has access, the URL itself says what it is valid for and until when, and a keyed hash
-//! says that we wrote it. It is bound to one session by its number, not only to its name: a later
-//! session of that name, or another caller's, is another. The number stands in the URL, so that of a
-//! genuine one it can be said whether its session is still there. The key is derived from the server's secret:
-//! without `SANDBOX_KEY_FILE` that is made at the start and never leaves the process.
+//! A person's browser has no token, nor has a workflow's download node. Unless everybody has access, the URL itself
+//! says what it is valid for and until when, and a keyed hash proves that this server wrote it. It is bound to one
+//! session by the session's number, not only by its name: a later session of that name, or another caller's, is another
+//! session. The URL contains the number, so that the server can tell whether the session of a genuine URL still exists.
+//! The key is derived from the server's secret: without `SANDBOX_KEY_FILE` the secret is made at the start and never
+//! leaves the process.
 //!
-//! A model pays for each character of the URLs that it is told, so all of this is one short word:
+//! A model pays for each character of the URLs that it reads, so all of this is one short word:
 //!
 //! ```text
 //! word: base64url of   number (LEB128) | expires: u32, seconds since the epoch | hash: 16 bytes
 //!
 //! /files/sess_1/a.csv?signature=word       one file, all of them, the page, an upload
-//! /files/sess_1~word/a.csv                 any file: whoever is told of many writes the names himself
-//! ?expires=1764000000&signature=7-3f9a...  the longer way to write the first, which is still understood
+//! /files/sess_1~word/a.csv                 any file: if there are many, the client fills in the names
+//! ?expires=1764000000&signature=7-3f9a...  the longer form of the first, which is still accepted
 //! ```
 
 use std::{
@@ -32,19 +32,19 @@ use sha2::Sha256;
 
 use crate::{config::Config, server_key::ServerKey};
 
-/// Makes URLs, and knows its own again. Clones share the key.
+/// Makes URLs, and checks those that it made. Clones share the key.
 #[derive(Clone)]
 pub struct SignedUrls {
     base: Base,
     shared: Arc<Shared>,
 }
 
-/// What all URLs start with, without a slash at its end.
+/// The start of all URLs, without a slash at its end.
 #[derive(Debug, Clone)]
 pub struct Base(Arc<str>);
 
 impl Base {
-    /// That of a client which has found the server at this host and port.
+    /// The base for a client that reached the server at this host and port.
     pub fn at(host: &str) -> Self {
         Self(format!("http://{host}").into())
     }
@@ -57,27 +57,27 @@ impl From<String> for Base {
 }
 
 struct Shared {
-    /// The base is the one that the settings name, for everybody.
+    /// Whether the settings name the base, which then holds for all clients.
     is_public: bool,
     key: [u8; 32],
     ttl: Duration,
-    /// Looking and downloading need a token, or a signature in its place.
+    /// Whether looking and downloading need a token, or a signature in its place.
     signs_downloads: bool,
 }
 
-/// One session of that name.
+/// One session of a name.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionKey<'a> {
     /// Its name.
     pub id: &'a SessionId,
-    /// Tells it from others of that name, earlier and later.
+    /// Distinguishes it from earlier and later sessions of that name.
     pub number: u64,
 }
 
-/// What a URL is good for.
+/// The operation that a URL allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant<'a> {
-    /// Reading this file; all of them as one if none is named.
+    /// Reading this file; all files as one ZIP file if none is named.
     Read(Option<&'a DataPath>),
     /// Reading any file, one at a time.
     ReadAny,
@@ -85,40 +85,39 @@ pub enum Grant<'a> {
     Look,
     /// Writing this file.
     Write {
-        /// Where.
+        /// Path of the file.
         path: &'a DataPath,
-        /// If there is one of that name.
+        /// Whether an existing file of that name is kept or replaced.
         existing: Existing,
     },
 }
 
-/// The part of a URL that makes it good.
+/// The part of a URL that proves that it is genuine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     /// Number of the session that the URL was made for.
     pub number: u64,
-    /// Seconds since the epoch.
+    /// When the URL expires, in seconds since the epoch.
     pub expires: u64,
     /// The keyed hash.
     mac: [u8; MAC],
 }
 
-/// What the key is derived for.
+/// Purpose of the derived key, see [`ServerKey::derive`].
 const PURPOSE: &str = "llm-sandbox signed urls 1";
 
-/// Bytes of the hash that a URL carries. Half of it is as hard to guess as anything (RFC 2104,
-/// section 5), and models pay for each digit of the URLs that they are told.
+/// Length of the hash that a URL carries, in bytes. Half a hash is long enough (RFC 2104, section 5), and models pay
+/// for each character of a URL.
 const MAC: usize = 16;
 
-/// Bytes of the time until which a URL is good. They last until the year 2106.
+/// Length of the time at which a URL expires, in bytes. They suffice until the year 2106.
 const EXPIRES: usize = 4;
 
-/// What stands between a session's name, which cannot contain it, and the signature of a URL that is good
-/// for any of its files.
+/// Separates a session's name, which cannot contain it, from the signature of a URL for any of its files.
 const SEPARATOR: char = '~';
 
 impl Signature {
-    /// Reads the value of `signature`. There is one way to write each.
+    /// Reads the value of `signature`. Each signature has one valid spelling.
     pub fn parse(word: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(word).ok()?;
         let (rest, mac) = bytes.split_last_chunk::<MAC>()?;
@@ -128,7 +127,7 @@ impl Signature {
         (signature.word() == word).then_some(signature)
     }
 
-    /// The same of the longer form, with `expires` beside it.
+    /// Reads the longer form, with `expires` beside it. Each signature has one valid spelling.
     pub fn parse_long(expires: &str, signature: &str) -> Option<Self> {
         let number = |text: &str| text.parse().ok().filter(|n: &u64| n.to_string() == text);
         let (of, digits) = signature.split_once('-')?;
@@ -139,14 +138,14 @@ impl Signature {
         Some(Self { number: number(of)?, expires: number(expires)?, mac })
     }
 
-    /// As it is written.
+    /// The signature as it is written in a URL.
     fn word(&self) -> String {
         let expires = u32::try_from(self.expires).unwrap_or(u32::MAX).to_be_bytes();
         URL_SAFE_NO_PAD.encode([&leb128(self.number)[..], &expires, &self.mac].concat())
     }
 }
 
-/// Seven bits a byte, the lowest first; all but the last have the eighth set.
+/// Encodes a number in LEB128: seven bits a byte, the lowest first; all bytes but the last have the eighth bit set.
 fn leb128(mut number: u64) -> Vec<u8> {
     let mut bytes = vec![];
     loop {
@@ -160,7 +159,7 @@ fn leb128(mut number: u64) -> Vec<u8> {
     }
 }
 
-/// Nothing for what is not such a number, or more than fits. Zeros at the end are for the caller to find.
+/// Decodes a number in LEB128; `None` if it is invalid or too large. The caller has to refuse zeros at the end.
 fn from_leb128(bytes: &[u8]) -> Option<u64> {
     let (last, others) = bytes.split_last()?;
     let ends_once = last & 0x80 == 0 && others.iter().all(|byte| byte & 0x80 != 0);
@@ -170,7 +169,7 @@ fn from_leb128(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// A session's part of a URL, which may carry the signature for any of its files.
+/// Splits a session's part of a URL into the name and, if it is there, the signature for any of its files.
 pub fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
     match segment.split_once(SEPARATOR) {
         Some((session, signature)) => (session, Some(signature)),
@@ -178,17 +177,17 @@ pub fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Why a URL is not good.
+/// Why a URL is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignatureError {
-    /// It was, but no longer.
+    /// The URL has expired.
     Expired,
-    /// We did not write it, or for something else.
+    /// The signature is not the server's, or was made for something else.
     Invalid,
 }
 
 impl SignedUrls {
-    /// URLs below this base.
+    /// Makes URLs below this base.
     pub fn new(base: Base, config: &Config) -> Self {
         let key = config.server_key.clone().unwrap_or_else(ServerKey::random).derive(PURPOSE);
         let shared = Shared {
@@ -200,9 +199,9 @@ impl SignedUrls {
         Self { base, shared: Arc::new(shared) }
     }
 
-    /// The same for a client which has found the server there: another container knows it by another
-    /// name than a browser on the host does. What is signed does not depend on it. Where the settings
-    /// name a base, that is everybody's.
+    /// The same for a client that reached the server at this base: another container uses another host name than a
+    /// browser on the host does. Signatures do not depend on the base. If the settings name a base, all clients get
+    /// that one.
     #[must_use]
     pub fn for_client(&self, base: Option<&Base>) -> Self {
         match base {
@@ -213,64 +212,64 @@ impl SignedUrls {
         }
     }
 
-    /// Where a file can be downloaded.
+    /// URL to download a file.
     pub fn download(&self, session: SessionKey, path: &DataPath) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         self.signed_if_needed(url, session, Grant::Read(Some(path)))
     }
 
-    /// Where any of the files can be downloaded: `{filename}` stands for its name, percent-encoded.
+    /// URL to download any of the files: `{filename}` stands for its name, percent-encoded.
     pub fn download_any(&self, session: SessionKey) -> String {
         let signature = self.shared.signs_downloads.then(|| self.sign(session, Grant::ReadAny));
         let signed = signature.map_or_else(String::new, |word| format!("{SEPARATOR}{word}"));
         format!("{}/files/{}{signed}/{{filename}}", self.base.0, session.id)
     }
 
-    /// Where all files can be downloaded as one.
+    /// URL to download all files as one ZIP file.
     pub fn download_all(&self, session: SessionKey) -> String {
         let url = format!("{}/files/{}/?format=zip", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Read(None))
     }
 
-    /// Where a person can look at the session.
+    /// URL of the page on which a person can look at the session.
     pub fn page(&self, session: SessionKey) -> String {
         let url = format!("{}/files/{}/", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
 
-    /// The same for whoever has a token. What is not there yet has no number to sign.
+    /// URL of the same page for clients with a token. It has no signature: a session that has not been started has no
+    /// number to sign.
     pub fn page_by_token(&self, id: &SessionId) -> String {
         format!("{}/files/{id}/", self.base.0)
     }
 
-    /// URL of a session's runs as a `format`: `ipynb` or `py`. Whoever may look at the page may have it.
+    /// URL of a session's runs as a `format`: `ipynb` or `py`. It is valid wherever the page is.
     pub fn record(&self, session: SessionKey, format: &str) -> String {
         let url = format!("{}/files/{}/?format={format}", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
 
-    /// Where a file can be put.
+    /// URL to upload a file.
     pub fn upload(&self, session: SessionKey, path: &DataPath, existing: Existing) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         let url = format!("{url}?overwrite={}", existing.is_overwritten());
         self.signed_if_needed(url, session, Grant::Write { path, existing })
     }
 
-    /// How long a URL is good for, in seconds.
+    /// How long a URL is valid, in seconds.
     pub fn ttl_s(&self) -> u64 {
         self.shared.ttl.as_secs().max(1)
     }
 
-    /// How long a URL of a file is good for, in seconds, if it is not for ever.
+    /// How long a URL of a file is valid, in seconds; `None` if it does not expire.
     pub fn expire_in_s(&self) -> Option<u64> {
         self.shared.signs_downloads.then(|| self.ttl_s())
     }
 
-    /// Checks what came with a request. Whether the session of its number is still there is not known
-    /// here.
+    /// Checks the signature of a request, but not whether the session of its number still exists.
     ///
     /// # Errors
-    /// The signature is not ours or for something else, or it has expired.
+    /// If the signature is not the server's, was made for something else, or has expired.
     pub fn check(
         &self,
         id: &SessionId,
@@ -289,7 +288,7 @@ impl SignedUrls {
         }
     }
 
-    /// Writing always needs a signature: it is all that the one who puts the file has.
+    /// Signs a URL if that is needed. Writing always needs a signature: a client that sends a file has nothing else.
     fn signed_if_needed(&self, url: String, session: SessionKey, grant: Grant) -> String {
         if !matches!(grant, Grant::Write { .. }) && !self.shared.signs_downloads {
             return url;
@@ -299,7 +298,7 @@ impl SignedUrls {
     }
 
     fn sign(&self, session: SessionKey, grant: Grant) -> String {
-        // Rounded up, so that it is good for as long as is said.
+        // Rounded up, so that the URL is valid for at least as long as announced.
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
         let expires = expires.min(u32::MAX.into());
         let mac = self.mac(session, grant, expires).finalize().into_bytes();
@@ -317,7 +316,7 @@ impl SignedUrls {
             Grant::Write { path, existing: Existing::Replace } => ("overwrite", path.as_str()),
         };
         let mut mac = Hmac::new_from_slice(&self.shared.key).expect("a key may have any length");
-        // Only the last part can hold anything but one line of its own.
+        // Only the last part can contain a line break.
         let text = format!("{verb}\n{}\n{}\n{expires}\n{path}", session.id, session.number);
         mac.update(text.as_bytes());
         mac
@@ -343,7 +342,7 @@ mod tests {
         SignedUrls::new(Base::at("h:1"), &Config::parse(vars).expect("valid"))
     }
 
-    /// Of a server that is open to everybody on its machine.
+    /// The setting of a server that is open to everybody on its machine.
     const OPEN: (&str, &str) = ("SANDBOX_TRANSPORT", "http");
 
     fn signature(address: &str) -> Signature {
@@ -393,14 +392,14 @@ mod tests {
                 assert!(parsed.is_none_or(|parsed| parsed.word() == other), "{other:?}");
             }
         }
-        // The same number with a zero more, and with bits that nobody reads.
+        // The same number with one more zero byte, and the same signature with unused bits set.
         let padded = [&[0x87, 0x00][..], &[0; EXPIRES], &mac].concat();
         assert_eq!(Signature::parse(&URL_SAFE_NO_PAD.encode(padded)), None);
         let two = Signature { number: 300, expires: 1, mac }.word();
         let last = two.chars().last().expect("some");
         assert!("AQgw".contains(last), "{two}");
         assert_eq!(Signature::parse(&format!("{}B", &two[..two.len() - 1])), None);
-        // More than a number can be.
+        // A number that does not fit into 64 bits.
         let large = [&[0xFF; 9][..], &[0x7F], &[0; EXPIRES], &mac].concat();
         assert_eq!(Signature::parse(&URL_SAFE_NO_PAD.encode(large)), None);
         for nothing in ["", "A", "+/+/", "~", "7-0123456789abcdef0123456789abcdef"] {
@@ -442,7 +441,7 @@ mod tests {
         ] {
             assert_eq!(Signature::parse_long("1764000000", &signature), None, "{signature:?}");
         }
-        // Of what was signed, both say the same.
+        // Both forms say the same about what was signed.
         let addresses = addresses(&[]);
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
         let session = SessionKey { id: &id, number: 7 };

@@ -1,5 +1,5 @@
-//! Where a call comes from, as OpenTelemetry tells it: the W3C's `traceparent`. It goes to the log,
-//! so that a call's line is found from its trace and the other way round; nothing else depends on it.
+//! The trace that a call belongs to, as OpenTelemetry passes it on: the W3C's `traceparent`. It goes to the log, so
+//! that a call's line is found from its trace and the other way round; nothing else depends on it.
 
 use hyper::HeaderMap;
 
@@ -8,22 +8,22 @@ use hyper::HeaderMap;
 pub struct TraceParent {
     /// 32 hexadecimal digits.
     pub trace_id: String,
-    /// 16 of them.
+    /// 16 hexadecimal digits.
     pub span_id: String,
-    /// Two of them.
+    /// Two hexadecimal digits.
     pub flags: String,
 }
 
 impl TraceParent {
-    /// From the headers of a request, if there is one of that name.
+    /// Reads the `traceparent` header of a request; `None` if there is none, or more than one.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all("traceparent").iter();
         let only = all.next().filter(|_| all.next().is_none())?;
         Self::parse(only.to_str().ok()?)
     }
 
-    /// Reads `version-trace-parent-flags`. What is not exactly that is `None`, which is not
-    /// reported: a trace only helps to find a call, and is no reason to refuse one.
+    /// Reads `version-trace-parent-flags`. Any other text is `None`, which is not reported: a trace only helps to find
+    /// a call, and is no reason to refuse one.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(5, '-');
         let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| {
@@ -31,7 +31,7 @@ impl TraceParent {
         });
         let (version, trace_id, span_id) = (version?, trace_id?, span_id?);
         let is_zero = |id: &str| id.bytes().all(|digit| digit == b'0');
-        // Later versions may say more after it.
+        // Later versions may have more parts.
         let has_more = parts.next().is_some();
         if version == "ff" || (version == "00" && has_more) || is_zero(trace_id) || is_zero(span_id)
         {

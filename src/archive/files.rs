@@ -1,4 +1,4 @@
-//! Files of archived sessions, for those who hold a URL: read from the store, a range at a time.
+//! Files of archived sessions, for clients that open a URL: read from the store, a range at a time.
 
 use std::{fmt, ops::Range};
 
@@ -14,7 +14,7 @@ use super::{Archive, manifest::Manifest, store::StoreError};
 pub(crate) struct ArchivedFile {
     archive: Archive,
     object: String,
-    /// Where its bytes begin in the object.
+    /// Offset of its bytes in the object.
     start: u64,
     path: DataPath,
     stamp: Stamp,
@@ -35,7 +35,7 @@ impl Archive {
         path: &DataPath,
     ) -> Option<ArchivedFile> {
         let (file, start) = manifest.file(path)?;
-        // Changes with its content, as a live file's does.
+        // Made from the hash, so that the stamp changes with the content, as a live file's does.
         let ino = file.sha256.get(..15).and_then(|hash| u64::from_str_radix(hash, 16).ok());
         let stamp = Stamp {
             ino: ino.unwrap_or_default(),
@@ -49,17 +49,17 @@ impl Archive {
 }
 
 impl ArchivedFile {
-    /// Where the file is.
+    /// The file's path.
     pub(crate) fn path(&self) -> &DataPath {
         &self.path
     }
 
-    /// What it was.
+    /// The file's stamp.
     pub(crate) fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// These bytes of it, which it must have, as they come.
+    /// Streams a range of the file, which must be within its size.
     pub(crate) fn range(
         self,
         range: Range<u64>,
@@ -79,7 +79,7 @@ impl ArchivedFile {
             Ok(stream) => stream.left_stream(),
             Err(error) => futures::stream::iter([Err(error)]).right_stream(),
         });
-        // Fewer would be taken for all of it by whoever does not count.
+        // Fewer bytes are an error: a client that does not count them would take them for the whole range.
         let mut left = len;
         stream.chain(futures::stream::iter([Ok(Bytes::new())])).map(move |piece| {
             let piece = piece?;

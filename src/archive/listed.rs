@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use super::{Archive, FIND_TIMEOUT, Identity, store::StoreError};
 
-/// Sessions that are listed of a caller: those that were saved last.
+/// The maximum number of sessions in a caller's list: those that were saved last.
 const MAX_LISTED: usize = 100;
 
-/// Objects of a caller that are looked through, at most.
+/// The maximum number of a caller's objects that are looked through.
 const MAX_FOUND: usize = 10_000;
 
 /// Objects that are read at a time.
@@ -30,17 +30,17 @@ const FRESH: Duration = Duration::from_secs(30);
 /// A session that is in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// What it is called.
+    /// The session's name.
     pub(crate) id: SessionId,
-    /// When it was saved.
+    /// Time of the save.
     pub(crate) saved: Timestamp,
 }
 
-/// The sessions of each caller, as they were listed last. There are as many callers as there are tokens.
+/// The last list of each caller's sessions. The number of callers is limited by the number of tokens.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     of: HashMap<String, (Instant, Vec<Listed>)>,
-    /// How often this server has changed what there is to list.
+    /// The number of changes that this server has made to the lists.
     changes: u64,
 }
 
@@ -56,7 +56,7 @@ fn folder(caller: &str) -> String {
     format!("callers/{}", hex::encode(&Sha256::digest(caller)[..16]))
 }
 
-/// The object of one of them.
+/// The object of a caller's session.
 fn object(caller: &str, key: &SessionKey) -> String {
     format!("{}/{}", folder(caller), key.as_str())
 }

@@ -1,4 +1,4 @@
-//! What the archive knows of a session: the object that is written last and says what the others are. Pure.
+//! The manifest of an archived session: the object that is written last and describes the others. Pure.
 //!
 //! ```text
 //! sha256 <hexadecimal>            or hmac-sha256, with the server's secret, if it has one in a file
@@ -12,37 +12,37 @@ use protocol::message::Carried;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Of manifests that are written and read here.
+/// The version of manifests that this program writes and reads.
 const VERSION: u32 = 1;
 
-/// How the first line begins.
+/// The prefixes of the first line: of a hash, and of a hash with a key.
 const PLAIN: &str = "sha256 ";
 const KEYED: &str = "hmac-sha256 ";
 
-/// Largest manifest, in bytes: of as many files as there may be, with the longest names.
+/// The maximum size of a manifest, in bytes: with the maximum number of files and the longest names.
 pub(super) const MAX_BYTES: usize = 32 << 20;
 
-/// What the archive knows of a session.
+/// The manifest of an archived session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     version: u32,
-    /// Whose session.
+    /// The session's caller.
     pub(super) caller: String,
-    /// What it is called.
+    /// The session's name.
     pub(super) session: String,
-    /// The workspace that it is the session of, if that has a name.
+    /// The workspace whose session it is, if the workspace has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) workspace: Option<SessionKey>,
-    /// What it has instead of what the server's settings say.
+    /// The session's own settings, which replace the server's.
     pub(crate) own: OwnSettings,
-    /// Its number, which URLs are bound to, and whose numbers those are.
+    /// The session's number, to which URLs are bound, and the servers for which it is valid.
     pub(super) number: u64,
     pub(super) numbers_of: String,
-    /// When it was saved, in seconds since the epoch.
+    /// Time of the save, in seconds since the epoch.
     pub(crate) saved_at: i64,
-    /// For how long it is kept, in seconds.
+    /// Time until the saved session expires, in seconds.
     pub(super) keep_s: u64,
-    /// Where its other objects are.
+    /// The name of this save, which is also the folder of its other objects.
     pub(super) generation: String,
     /// Its files, in the order in which their bytes follow each other.
     pub(crate) files: Vec<FileRecord>,
@@ -52,13 +52,13 @@ pub(crate) struct Manifest {
     /// Its variables of Python.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) variables: Option<VariablesRecord>,
-    /// Exactly what it was, for an engine that can go on from that.
+    /// The exact state, for an engine that can continue from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<ObjectRecord>,
-    /// Languages that it had variables of, which are not kept.
+    /// Languages whose variables were not saved.
     #[serde(default)]
     pub(crate) languages_lost: Vec<String>,
-    /// Packages that were installed, which are not kept but in its state.
+    /// Packages that were installed. Only the exact state has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) packages: Vec<String>,
     /// A later save failed.
@@ -85,18 +85,18 @@ pub(crate) struct ObjectRecord {
     pub(crate) sha256: String,
 }
 
-/// Variables that were written down.
+/// Variables that were exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VariablesRecord {
-    /// The object that has them.
+    /// The object that contains them.
     pub(crate) object: ObjectRecord,
-    /// Cells that their interpreter had run.
+    /// The number of cells that their interpreter had run.
     pub(crate) count: u64,
-    /// Which they are, and which could not be kept.
+    /// The names of the variables, and of those that could not be saved.
     pub(crate) carried: Carried,
 }
 
-/// Whose session it is, and what is to be known of it besides what is in it.
+/// The caller, the names and the settings of a session: what a manifest has besides the contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub(crate) caller: Principal,
@@ -107,25 +107,25 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Under which it is archived.
+    /// The key under which the session is archived.
     pub(crate) fn key(&self) -> SessionKey {
         SessionKey::of(&self.caller, &self.session)
     }
 }
 
-/// What may be relied upon in a manifest of whatever version.
+/// The part of a manifest that every version has.
 #[derive(Deserialize)]
 struct OfVersion {
     version: u32,
 }
 
-/// A manifest cannot be used, for this reason.
+/// The reason why a manifest cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unreadable(pub(super) &'static str);
 
 impl Manifest {
-    /// One that has nothing yet.
+    /// Creates a manifest without contents.
     pub(super) fn new(
         identity: &Identity,
         numbers_of: &str,
@@ -153,14 +153,14 @@ impl Manifest {
         }
     }
 
-    /// Bytes of its objects.
+    /// The size of its objects, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.iter().map(|file| file.size);
         let objects = self.variables.iter().map(|it| &it.object).chain(&self.state);
         files.chain(objects.map(|it| it.size)).fold(0, u64::saturating_add)
     }
 
-    /// As it is written.
+    /// Returns the manifest as bytes, with a hash, or with a keyed hash if there is a key.
     pub(super) fn to_bytes(&self, key: Option<&[u8]>) -> Vec<u8> {
         let json = serde_json::to_vec(self).expect("it has no keys but strings");
         let line = match key {
@@ -172,7 +172,7 @@ impl Manifest {
         [line.as_bytes(), &json].concat()
     }
 
-    /// Reads what was written so. With a key, only what was written with the same.
+    /// Parses the bytes of a manifest. With a key, accepts only a manifest that was written with the same key.
     pub(super) fn from_bytes(bytes: &[u8], key: Option<&[u8]>) -> Result<Self, Unreadable> {
         let torn = Unreadable("it is not what was written");
         let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(torn)?;
@@ -212,32 +212,32 @@ impl Manifest {
         if is_sound { Ok(manifest) } else { Err(torn) }
     }
 
-    /// It is this caller's session of this name.
+    /// Whether it is this caller's session of this name.
     pub(super) fn is_of(&self, caller: &Principal, session: &SessionId) -> bool {
         self.caller == caller.name() && self.session == session.as_str()
     }
 
-    /// Its name.
+    /// The session's name.
     pub(crate) fn session(&self) -> Option<SessionId> {
         self.session.parse().ok()
     }
 
-    /// Tells it from every other save.
+    /// The unique name of this save.
     pub(crate) fn generation(&self) -> &str {
         &self.generation
     }
 
-    /// Whose it is.
+    /// The name of the session's caller.
     pub(crate) fn caller_name(&self) -> &str {
         &self.caller
     }
 
-    /// The workspace that it is the session of.
+    /// The workspace whose session it is.
     pub(crate) fn workspace(&self) -> Option<SessionKey> {
         self.workspace.clone().filter(SessionKey::is_valid)
     }
 
-    /// It has been kept for long enough.
+    /// Whether it has expired at `now`.
     pub(super) fn is_over(&self, now: i64) -> bool {
         let kept = u64::try_from(now.saturating_sub(self.saved_at)).unwrap_or(0);
         kept > self.keep_s
@@ -252,7 +252,7 @@ impl Manifest {
         artifacts.collect()
     }
 
-    /// A file, and where its bytes begin.
+    /// A file, and the offset of its bytes in the object of all files.
     pub(crate) fn file(&self, path: &DataPath) -> Option<(&FileRecord, u64)> {
         let mut at = 0;
         for file in &self.files {
@@ -275,7 +275,7 @@ pub(super) fn object_name(key: &SessionKey, generation: &str, what: &str) -> Str
     format!("{}/{generation}/{what}", folder(key))
 }
 
-/// Where all of a session is.
+/// The folder of a session's objects.
 pub(super) fn folder(key: &SessionKey) -> String {
     format!("sessions/{}", key.as_str())
 }
@@ -380,7 +380,7 @@ pub(super) mod tests {
             } else {
                 bytes[at] ^= 1 << bit;
             }
-            // The case of a hexadecimal digit says nothing.
+            // The case of hexadecimal digits is not significant.
             let is_same = bytes.eq_ignore_ascii_case(&whole) && at < 80;
             prop_assert!(is_same || Manifest::from_bytes(&bytes, key).is_err());
         }

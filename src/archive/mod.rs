@@ -1,23 +1,23 @@
-//! The archive: what becomes of sessions that end without having been closed, so that nothing is lost.
+//! The archive: saves sessions that end without having been closed, and restores them when their names are used again.
 //!
 //! ```text
 //!  session ends --> save: files, variables, state --> manifest, last     (save)
 //!  its name is used again --> find --> restore into a new sandbox         (restore)
 //!  a URL of it is opened --> file, straight from the store                (files)
 //!
-//!  sessions/<key>/manifest              what there is, hashed; put last, replaced at once
+//!  sessions/<key>/manifest              the session's objects, with hashes; put last, replaced at once
 //!  sessions/<key>/<generation>/files    the bytes of all files, one after another
 //!                              variables, state
 //!  sessions/<key>/failed                when a later save failed
 //!  workspaces/<key>                     the session that a workspace has
-//!  urls/<hash>                          the session that a URL's number is of
-//!  callers/<hash>/<key>                 what a session of a caller is called
+//!  urls/<hash>                          the session that a URL's number belongs to
+//!  callers/<hash>/<key>                 the name of a caller's session
 //! ```
 //!
-//! Each save has a generation of its own, so whoever reads sees one save or another, whole. The archive is never in
-//! the way: everything has a deadline, and a session whose archive cannot be read starts empty and says so.
+//! Each save has a generation of its own, so a reader sees one save or another, whole. The archive never blocks a
+//! session: every request has a deadline, and a session whose archive cannot be read starts empty and says so.
 //!
-//! Only [`store`] knows what stores are. Nothing here knows what makes sandboxes.
+//! Only [`store`] knows the kinds of stores. Nothing here depends on the backend.
 
 mod files;
 mod listed;
@@ -63,22 +63,22 @@ use self::{
 };
 use crate::{config::Config, server_key::ServerKey};
 
-/// What keys are derived for.
+/// The purpose for which keys are derived.
 const PURPOSE: &str = "llm-sandbox archive 1";
 
-/// Sessions that are saved at a time: each has pieces of files in memory, and a store has its pace.
+/// The number of sessions that are saved at a time: each has pieces of files in memory, and a store's speed is limited.
 const CONCURRENT_SAVES: usize = 4;
 
-/// Longest that finding out whether there is something may take: somebody waits for it.
+/// Time limit for finding a session in the archive: a caller waits for it.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest that it may take to note that a session could not be saved.
+/// Time limit for noting that a session could not be saved.
 const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest that somebody waits for a session of that name that is just being saved.
+/// Time limit for a caller's wait for a session that is being saved.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Largest object that only points to another, in bytes.
+/// The maximum size of an object that only points to another, in bytes.
 const MAX_POINTER_BYTES: usize = 256;
 
 /// The archive of a server. Clones share it.
@@ -87,16 +87,16 @@ pub struct Archive(Arc<Inner>);
 
 struct Inner {
     store: Store,
-    /// Proves manifests, if the server's secret is in a file.
+    /// The key that authenticates manifests, if the server's secret is in a file.
     key: Option<[u8; 32]>,
-    /// Hashes the names of URLs, and tells whose session numbers mean something here.
+    /// The key that hashes the names of URLs, and tells for which servers session numbers are valid.
     own: [u8; 32],
     keep: Duration,
     room: Room,
     usage: Mutex<Usage>,
     saves: Arc<Semaphore>,
     lists: Mutex<Lists>,
-    /// Sessions and workspaces that are just being saved, each until its channel closes.
+    /// Sessions and workspaces that are being saved, each until its channel closes.
     saving: Mutex<HashMap<SessionKey, watch::Receiver<()>>>,
 }
 
@@ -106,21 +106,21 @@ impl fmt::Debug for Archive {
     }
 }
 
-/// What the archive has of a session.
+/// The result of looking for a session in the archive.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// Nothing.
+    /// The archive does not have the session.
     None,
-    /// This.
+    /// The archive has the session.
     Found(Box<Manifest>),
-    /// Something, which cannot be used.
+    /// The archive has data of the session that cannot be used.
     Damaged,
-    /// It cannot be told.
+    /// The archive could not be reached.
     Unreachable,
 }
 
 impl Archive {
-    /// The archive that the settings name; none if they name none.
+    /// Opens the archive that the settings name; `None` if they name none.
     ///
     /// # Errors
     /// If its folder cannot be made, or the variables for its bucket cannot be used.
@@ -156,7 +156,7 @@ impl Archive {
         self.0.key.as_ref().map(|key| &key[..])
     }
 
-    /// Whose session numbers are those of this server. Tells nothing of its secret.
+    /// Identifies the servers that share this one's session numbers. Does not reveal the secret.
     fn numbers_of(&self) -> String {
         hex::encode(&Sha256::digest(self.0.own)[..8])
     }
@@ -169,21 +169,21 @@ impl Archive {
         format!("urls/{}", hex::encode(&hash.finalize()[..16]))
     }
 
-    /// The number of a session, if URLs of this server are bound to it.
+    /// The number of a session, if this server's URLs are bound to it.
     pub(crate) fn number_of(&self, manifest: &Manifest) -> Option<u64> {
         (manifest.numbers_of == self.numbers_of()).then_some(manifest.number)
     }
 
-    /// Waits for a session, or one of this workspace, that is just being saved.
+    /// Waits for a session, or the session of a workspace, that is being saved.
     pub(crate) async fn saved(&self, key: &SessionKey) {
         let saving = self.0.saving.lock().get(key).cloned();
         if let Some(mut saving) = saving {
-            // It is over when there is nobody to say more.
+            // The save has ended when the sender is dropped.
             let _ = timeout(WAIT_TIMEOUT, async { while saving.changed().await.is_ok() {} }).await;
         }
     }
 
-    /// What there is of this caller's session of this name.
+    /// Finds this caller's session of this name.
     pub(crate) async fn find(&self, caller: &Principal, session: &SessionId) -> Lookup {
         let key = SessionKey::of(caller, session);
         self.saved(&key).await;
@@ -202,7 +202,7 @@ impl Archive {
         }
     }
 
-    /// What there is of the session of this caller's workspace of this name.
+    /// Finds the session of this caller's workspace of this name.
     pub(crate) async fn find_workspace(&self, caller: &Principal, name: &SessionId) -> Lookup {
         let key = SessionKey::of_workspace(caller, name);
         self.saved(&key).await;
@@ -218,7 +218,7 @@ impl Archive {
         }
     }
 
-    /// What there is of the session that a URL with this number is of, whoever's it is.
+    /// Finds the session that a URL with this number belongs to, of any caller.
     pub(crate) async fn find_by_number(
         &self,
         session: &SessionId,
@@ -263,10 +263,10 @@ impl Archive {
         }
     }
 
-    /// Forgets what there is of a session. True if there was something.
+    /// Deletes a session from the archive. Returns true if there was data of it.
     ///
     /// # Errors
-    /// If that cannot be told, or it may still be there.
+    /// If the archive cannot be reached, or data may still be there.
     pub(crate) async fn forget(
         &self,
         caller: &Principal,
@@ -277,15 +277,15 @@ impl Archive {
         self.forget_key(&key).await
     }
 
-    /// The same for whoever is just saving it.
+    /// Deletes a session from the archive without waiting for a save: the caller is the one that is saving it.
     ///
     /// # Errors
-    /// If it may still be there.
+    /// If the archive cannot be reached, or data may still be there.
     pub(crate) async fn forget_now(&self, identity: &Identity) -> Result<bool, StoreError> {
         self.forget_key(&identity.key()).await
     }
 
-    /// Notes that a session could not be saved, beside what was saved of it before, for whoever brings that back.
+    /// Notes beside the last save of a session that a later save failed, for a later restore.
     pub(crate) async fn mark_failed(&self, identity: &Identity) {
         let key = identity.key();
         let mark = async {
@@ -297,7 +297,7 @@ impl Archive {
         let _ = timeout(MARK_TIMEOUT, mark).await;
     }
 
-    /// Whether there is something of a session, or may be.
+    /// Whether the archive has, or may have, data of a session.
     pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
         let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
         !matches!(found, Ok(Lookup::None))
@@ -308,7 +308,7 @@ impl Archive {
         if matches!(found, Lookup::Unreachable) {
             return Err(StoreError::Failed("it cannot be reached".into()));
         }
-        // Without this there is nothing, whatever else cannot be deleted.
+        // Without its manifest a session does not exist, even if other objects cannot be deleted.
         self.store().delete(&manifest::name(key)).await?;
         if let Lookup::Found(found) = &found {
             self.remove_listed(found.caller_name(), key).await?;
@@ -335,7 +335,7 @@ impl Archive {
     /// Writes, reads and deletes an object.
     ///
     /// # Errors
-    /// Whatever of that fails.
+    /// If one of these requests fails.
     pub async fn check(&self) -> Result<Duration, String> {
         let begun = Instant::now();
         let name = format!("checks/{}", uuid::Uuid::new_v4().simple());

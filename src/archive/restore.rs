@@ -1,4 +1,4 @@
-//! Bringing a session back: its files and variables into a new sandbox, or its exact state to where an engine finds it.
+//! Restoring a session: its files and variables into a new sandbox, or its exact state into a file for an engine.
 
 use std::{path::Path, time::Duration};
 
@@ -23,55 +23,55 @@ use super::{
 };
 use crate::link::{Link, LinkError};
 
-/// Longest that bringing a session back may take.
+/// Time limit for restoring a session.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Small files that are on their way at a time.
+/// The number of small files that are sent at a time.
 const AHEAD: usize = 8;
 
-/// What came back.
+/// The result of restoring a session into a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Brought {
     pub(crate) files: usize,
-    /// Files that are not there, or were not what was saved.
+    /// Files that are missing, or differ from what was saved.
     pub(crate) files_lost: usize,
     /// The variables, if any were saved.
     pub(crate) variables: Option<Carried>,
-    /// Variables were saved, and are not what was saved.
+    /// The saved variables are damaged.
     pub(crate) variables_damaged: bool,
-    /// Everything is exactly what it was.
+    /// The exact state was restored.
     pub(crate) is_exact: bool,
-    /// The archive could not be read on.
+    /// The archive could not be read to the end.
     pub(crate) unreachable: bool,
 }
 
-/// What is told of a session that was to be brought back.
+/// The outcome of restoring a session, for its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Restored {
-    /// It was, as far as this says.
+    /// The session was restored, to this extent.
     Brought {
-        /// When it was saved, in seconds since the epoch.
+        /// Time of the save, in seconds since the epoch.
         saved_at: i64,
-        /// Files that came back.
+        /// Files that were restored.
         files: usize,
-        /// Files that did not.
+        /// Files that were lost.
         files_lost: usize,
-        /// Variables that came back, and those that did not, of Python.
+        /// Python variables that were restored, and those that were lost.
         variables: Carried,
-        /// Variables were saved, and are not what was saved.
+        /// The saved variables are damaged.
         variables_damaged: bool,
-        /// Everything is exactly what it was.
+        /// The exact state was restored.
         is_exact: bool,
-        /// The archive could not be read on.
+        /// The archive could not be read to the end.
         unreachable: bool,
         /// A later save failed.
         is_outdated: bool,
-        /// Languages whose variables are gone.
+        /// Languages whose variables were lost.
         languages_lost: Vec<String>,
-        /// Packages that were installed, and are not.
+        /// Packages that were installed, and are not restored.
         packages_lost: Vec<String>,
     },
-    /// What was archived cannot be used.
+    /// The archived data cannot be used.
     Damaged,
     /// The archive could not be reached.
     Unreachable,
@@ -79,7 +79,7 @@ pub(crate) enum Restored {
 
 impl Restored {
     pub(crate) fn new(manifest: &Manifest, brought: Brought) -> Self {
-        // What could not be kept in the first place did not come back either.
+        // Variables that could not be saved are lost, too.
         let mut variables = brought.variables.unwrap_or_default();
         if !brought.is_exact
             && let Some(saved) = &manifest.variables
@@ -102,12 +102,12 @@ impl Restored {
     }
 }
 
-/// Why something did not come back.
+/// Why something was not restored.
 enum Failed {
-    /// It is not what was saved.
+    /// It differs from what was saved.
     Damaged,
     Unreachable,
-    /// The sandbox has gone.
+    /// The sandbox has ended.
     Link(LinkError),
 }
 
@@ -127,10 +127,11 @@ impl From<LinkError> for Failed {
 }
 
 impl Archive {
-    /// Brings files and variables back over the link to a new sandbox. Whatever cannot be, is left out and counted.
+    /// Restores files and variables over the link to a new sandbox. Files and variables that cannot be restored are
+    /// left out and counted.
     ///
     /// # Errors
-    /// If the sandbox has gone.
+    /// If the sandbox has ended.
     pub(crate) async fn restore(
         &self,
         key: &SessionKey,
@@ -196,7 +197,7 @@ impl Archive {
                 hash.update(&piece);
                 if left > 0 {
                     if refused(upload.put(piece, false).await)? {
-                        // There is no room for it; the rest of it is passed over.
+                        // There is no room for the file: skip the rest of its bytes.
                         while left > 0
                             && let Some(source) = &mut source
                         {
@@ -248,7 +249,7 @@ impl Archive {
         }
     }
 
-    /// An object, if it is what was saved and not larger than this.
+    /// Reads a whole object, if it is what was saved and has at most `most` bytes.
     async fn whole(&self, name: &str, object: &ObjectRecord, most: u64) -> Result<Bytes, Failed> {
         if object.size > most {
             return Err(Failed::Damaged);
@@ -263,7 +264,7 @@ impl Archive {
         if is_it { Ok(bytes.freeze()) } else { Err(Failed::Damaged) }
     }
 
-    /// Brings an exact state to this file. False if that is not to be had; then there is no file.
+    /// Restores an exact state into this file. Returns false if that fails; then the file does not exist.
     pub(crate) async fn restore_state(
         &self,
         key: &SessionKey,
@@ -295,7 +296,7 @@ impl Archive {
     }
 }
 
-/// True if the agent has refused it: a file for which there is no room, for example.
+/// Returns true if the agent refused the request: for example a file for which there is no room.
 fn refused<T>(done: Result<T, LinkError>) -> Result<bool, Failed> {
     match done {
         Ok(_) => Ok(false),
@@ -311,7 +312,7 @@ struct Source<S> {
 }
 
 impl<S: Stream<Item = Result<Bytes, StoreError>> + Unpin> Source<S> {
-    /// The next bytes: so many, unless it ends before, which it must not.
+    /// Takes the next `len` bytes. Fails if the object ends before.
     async fn take(&mut self, len: usize) -> Result<Bytes, Failed> {
         if self.rest.len() >= len {
             return Ok(self.rest.split_to(len));

@@ -1,4 +1,4 @@
-//! How much room there is: for each caller, and in the folder that the archive lies in.
+//! Limits on the archive's size: for each caller, and for the disk of its folder.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use model::SessionKey;
 
 use super::{Archive, Identity, Lookup, SaveError};
 
-/// What may be archived.
+/// The limits of the archive.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Room {
-    /// Bytes of one caller's sessions, if there is a most.
+    /// The maximum size of one caller's sessions, in bytes; `None` for no limit.
     pub(super) of_caller: Option<u64>,
-    /// Bytes that stay free in a folder.
+    /// Bytes that stay free on the disk of the archive's folder.
     pub(super) free: u64,
 }
 
@@ -25,12 +25,12 @@ pub(super) struct Kept {
     pub(super) saved_at: i64,
 }
 
-/// All archived sessions, as far as they are known: those of other servers since the last sweep.
+/// All archived sessions that this server knows. A sweep finds those of other servers.
 #[derive(Debug, Default)]
 pub(super) struct Usage(pub(super) HashMap<SessionKey, Kept>);
 
 impl Usage {
-    /// The oldest session of a caller but this one, if all together have more bytes than that.
+    /// The oldest session of a caller except this one, if the caller's sessions have more than `most` bytes in all.
     fn oldest_beyond(&self, caller: &str, but: &SessionKey, most: u64) -> Option<SessionKey> {
         let own = || self.0.iter().filter(|(_, kept)| kept.caller == caller);
         let all = own().fold(0_u64, |all, (_, kept)| all.saturating_add(kept.bytes));
@@ -41,7 +41,7 @@ impl Usage {
 }
 
 impl Archive {
-    /// Says whether a session may be saved at all.
+    /// Checks that the disk has room for saving a session.
     ///
     /// # Errors
     /// If the disk is nearly full.
@@ -53,10 +53,10 @@ impl Archive {
         }
     }
 
-    /// Forgets the oldest sessions of a caller, so that one of so many bytes has room among them.
+    /// Deletes the oldest sessions of a caller, so that there is room for one of this size.
     ///
     /// # Errors
-    /// If that one alone has no room, or the others cannot be forgotten.
+    /// If the session alone exceeds the limit, or the others cannot be deleted.
     pub(super) async fn make_room(&self, of: &Identity, bytes: u64) -> Result<(), SaveError> {
         let Some(most) = self.0.room.of_caller else { return Ok(()) };
         if bytes > most {
@@ -78,7 +78,7 @@ impl Archive {
         }
     }
 
-    /// Notes a session that was found in the store, written at that time.
+    /// Counts a session that was found in the store, with the time at which it was written.
     pub(super) async fn count(&self, key: &SessionKey, written: i64) {
         let is_known = |kept: &Kept| kept.saved_at.abs_diff(written) <= 2;
         if self.0.room.of_caller.is_none() || self.0.usage.lock().0.get(key).is_some_and(is_known) {

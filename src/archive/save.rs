@@ -23,47 +23,47 @@ use super::{
 };
 use crate::link::{Link, LinkError};
 
-/// What writing variables down may take.
+/// Limits for exporting variables.
 pub(super) const CARRY: CarryLimits =
     CarryLimits { each_bytes: 64 << 20, total_bytes: 128 << 20, each_ms: 3000, total_ms: 15_000 };
 
-/// Pieces of a file that are on their way at a time.
+/// The number of pieces of files that are read ahead.
 const AHEAD: usize = 4;
 
 /// Why a session was not saved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
-    /// The store did not take it.
+    /// The store failed.
     #[error("the archive: {0}")]
     Store(#[from] StoreError),
-    /// The sandbox did not give it.
+    /// The sandbox failed.
     #[error("the sandbox: {0}")]
     Link(#[from] LinkError),
     /// A file of this server could not be read.
     #[error("the state: {0}")]
     State(#[from] std::io::Error),
-    /// There was not the time.
+    /// The deadline has passed.
     #[error("there was not the time")]
     Late,
-    /// It is more than its caller may have there.
+    /// The session is larger than all archived sessions of a caller may be.
     #[error("it has {bytes} bytes, and one client may have {most} (SANDBOX_ARCHIVE_CLIENT_LIMIT)")]
     TooLarge {
-        /// Of the session.
+        /// Size of the session.
         bytes: u64,
-        /// Of a caller.
+        /// Limit of a caller.
         most: u64,
     },
-    /// The disk of its folder is nearly full.
+    /// The disk of the archive's folder is nearly full.
     #[error("the disk has {free} bytes free, and {least} stay free (SANDBOX_MIN_FREE)")]
     DiskFull {
-        /// Bytes.
+        /// Free bytes of the disk.
         free: u64,
-        /// Bytes.
+        /// Bytes that stay free.
         least: u64,
     },
 }
 
-/// Says that a session is being saved, until it is dropped: whoever comes for it meanwhile waits.
+/// Marks a session as being saved, until it is dropped. Callers of the session wait meanwhile.
 pub(crate) struct Saving {
     archive: Archive,
     keys: Vec<SessionKey>,
@@ -79,21 +79,21 @@ impl Drop for Saving {
     }
 }
 
-/// A session on its way into the archive.
+/// A session that is being saved.
 pub(crate) struct Save {
     archive: Archive,
     identity: Identity,
     key: SessionKey,
     manifest: Manifest,
     deadline: Instant,
-    /// Objects that were begun, to be deleted if it comes to nothing.
+    /// Objects that were begun, to be deleted if the save fails.
     written: Vec<String>,
     pub(crate) bytes: u64,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Archive {
-    /// Has others wait for this session from now on.
+    /// Marks a session as being saved: its callers wait until the returned value is dropped.
     pub(crate) fn begin_saving(&self, identity: &Identity) -> Saving {
         let keys: Vec<_> =
             std::iter::once(identity.key()).chain(identity.workspace.clone()).collect();
@@ -106,10 +106,10 @@ impl Archive {
         Saving { archive: self.clone(), keys, _ends: ends }
     }
 
-    /// Begins to save a session; waits for its turn.
+    /// Begins to save a session, after waiting for its turn.
     ///
     /// # Errors
-    /// If that does not come in time.
+    /// If its turn does not come in time, or the disk is nearly full.
     pub(crate) async fn save(
         &self,
         identity: Identity,
@@ -147,7 +147,7 @@ impl Save {
         timeout_at(deadline, act).await.map_err(|_| SaveError::Late)?.map_err(Into::into)
     }
 
-    /// The object is there when this returns; nothing of it, if not all of it was copied.
+    /// Finishes an object if all of it was copied; otherwise discards it.
     async fn finish(
         deadline: Instant,
         writer: Writer,
@@ -165,7 +165,7 @@ impl Save {
     /// Saves all files.
     ///
     /// # Errors
-    /// If the sandbox does not give one, or the store does not take it.
+    /// If the sandbox does not send a file, or the store does not accept it.
     pub(crate) async fn files(&mut self, link: &Link) -> Result<(), SaveError> {
         let deadline = self.deadline;
         let (entries, more) = Self::in_time(deadline, link.list()).await?;
@@ -180,7 +180,7 @@ impl Save {
         let mut writer = self.writer("files");
         let mut records = Vec::with_capacity(paths.len());
         let copied = Self::in_time(deadline, async {
-            // In order, some ahead: small files cost the way to the sandbox and back, and little else.
+            // In order, some ahead: a small file costs a round trip to the sandbox, and little else.
             let pieces = paths.clone().into_iter().enumerate().flat_map(|(n, (path, stamp))| {
                 let starts = (0..stamp.size.max(1)).step_by(MAX_BODY);
                 starts.map(move |at| (n, path.clone(), at, stamp.size))
@@ -217,10 +217,10 @@ impl Save {
         Ok(())
     }
 
-    /// Saves what can be saved of Python's variables. A sandbox that cannot write them down has none that are kept.
+    /// Saves the Python variables that can be saved; none if the sandbox cannot export variables.
     ///
     /// # Errors
-    /// If the store does not take them, or the sandbox has gone.
+    /// If the store does not accept them, or the sandbox has ended.
     pub(crate) async fn variables(&mut self, link: &Link) -> Result<(), SaveError> {
         let deadline = self.deadline;
         let left = deadline.saturating_duration_since(Instant::now());
@@ -257,20 +257,20 @@ impl Save {
         Ok(())
     }
 
-    /// Says which languages there are variables of that are not saved.
+    /// Records the languages whose variables are not saved.
     pub(crate) fn lose(&mut self, languages: Vec<String>) {
         self.manifest.languages_lost = languages;
     }
 
-    /// Says which packages were installed.
+    /// Records the packages that were installed.
     pub(crate) fn packages(&mut self, packages: Vec<String>) {
         self.manifest.packages = packages;
     }
 
-    /// Saves exactly what a sandbox was, as its backend keeps it in this file.
+    /// Saves the exact state of a sandbox, which its backend has in this file.
     ///
     /// # Errors
-    /// If the file cannot be read, or the store does not take it.
+    /// If the file cannot be read, or the store does not accept it.
     pub(crate) async fn state(&mut self, path: &Path) -> Result<(), SaveError> {
         let deadline = self.deadline;
         let mut file = tokio::fs::File::open(path).await?;
@@ -295,7 +295,7 @@ impl Save {
         Ok(())
     }
 
-    /// There is nothing that anybody would miss.
+    /// Whether there is nothing that a restore could restore or report as lost.
     pub(crate) fn is_empty(&self) -> bool {
         let Manifest { files, variables, state, .. } = &self.manifest;
         let none = |object: &ObjectRecord| object.size == 0;
@@ -308,10 +308,10 @@ impl Save {
             })
     }
 
-    /// Puts the manifest in the place of the one before, whose objects are deleted.
+    /// Writes the manifest in place of the previous one, and deletes the previous save's objects.
     ///
     /// # Errors
-    /// If the store does not take it: then what was there before is still there.
+    /// If the caller's limit is exceeded, or the store fails. The previous save is still there then.
     pub(crate) async fn commit(mut self) -> Result<u64, SaveError> {
         let (archive, deadline, key) = (self.archive.clone(), self.deadline, self.key.clone());
         let done = Self::in_time(deadline, async {
@@ -333,7 +333,7 @@ impl Save {
             Ok(before) => {
                 self.written.clear();
                 if let Lookup::Found(before) = before {
-                    // What cannot be deleted now, the sweep finds.
+                    // The sweep deletes the objects that cannot be deleted now.
                     for what in ["files", "variables", "state"] {
                         let name = object_name(&self.key, &before.generation, what);
                         let _ = Self::in_time(self.deadline, archive.store().delete(&name)).await;
@@ -350,7 +350,7 @@ impl Save {
         }
     }
 
-    /// Leaves nothing of it.
+    /// Deletes the objects that were written.
     pub(crate) async fn give_up(mut self) {
         for name in std::mem::take(&mut self.written) {
             let _ = self.archive.store().delete(&name).await;
@@ -371,7 +371,7 @@ fn record(
     }
 }
 
-/// A piece of a file of this size; nothing of one that is gone by now, or is no file any more.
+/// Reads a piece of a file of this size; empty if the file no longer exists, or is no file any more.
 async fn piece(link: &Link, path: &DataPath, at: u64, size: u64) -> Result<Bytes, SaveError> {
     if size == 0 {
         return Ok(Bytes::new());

@@ -1,6 +1,6 @@
-//! Where the archive lies: a folder or a bucket. The one place that knows `object_store`.
+//! The archive's store: a folder or a bucket. Only this module uses `object_store`.
 //!
-//! Every request has a deadline of its own, so that a store which does not answer holds nobody up for longer.
+//! Every request has a deadline of its own, so that a store which does not answer blocks no caller for longer.
 
 use std::{
     fmt, io,
@@ -18,13 +18,13 @@ use object_store::{
 };
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-/// How a setting begins that names a bucket.
+/// The prefix of a setting that names a bucket.
 pub(super) const S3: &str = "s3://";
 
-/// Longest that a store may take to answer, or to take or give the next piece.
+/// Time limit for a store to answer, or to accept or send the next piece.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes from which an object is written in parts, and of each part.
+/// The size from which an object is written in parts, and the size of each part, in bytes.
 const PART_BYTES: usize = 8 << 20;
 
 /// Why the store did not do something.
@@ -33,13 +33,13 @@ pub(crate) enum StoreError {
     /// There is no such object.
     #[error("there is no such object")]
     Missing,
-    /// It is larger than it can be.
+    /// The object is larger than allowed.
     #[error("it is larger than it can be")]
     TooLarge,
-    /// It did not answer in time.
+    /// The store did not answer in time.
     #[error("it did not answer in time")]
     Slow,
-    /// It refused, or could not be reached.
+    /// The store refused the request, or could not be reached.
     #[error("{0}")]
     Failed(String),
 }
@@ -48,7 +48,7 @@ impl From<object_store::Error> for StoreError {
     fn from(error: object_store::Error) -> Self {
         match error {
             object_store::Error::NotFound { .. } => Self::Missing,
-            // The first lines say what went wrong; what follows may be a whole page.
+            // The first lines say what went wrong; the rest may be a whole page.
             other => Self::Failed(other.to_string().chars().take(300).collect()),
         }
     }
@@ -65,9 +65,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// An object that was found.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
-    /// Its name, below the prefix.
+    /// The object's name, below the prefix.
     pub(super) name: String,
-    /// When it was written, in seconds since the epoch.
+    /// Time at which it was written, in seconds since the epoch.
     pub(super) written: i64,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: String,
     answer: Duration,
-    /// Where it lies, if that is a folder.
+    /// The store's folder; `None` for a bucket.
     folder: Option<PathBuf>,
 }
 
@@ -88,10 +88,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// What a setting names: a folder, which is made for its owner alone if it is not there, or `s3://bucket/prefix`.
+    /// Opens the store that a setting names: `s3://bucket/prefix`, or a folder, which is made for its owner alone if it
+    /// does not exist.
     ///
     /// # Errors
-    /// If the folder cannot be made, or the variables for S3 cannot be used. Whether a bucket answers shows later.
+    /// If the folder cannot be made, or the variables for S3 cannot be used. A bucket is not asked yet.
     pub(super) fn open(place: &str) -> io::Result<Self> {
         if let Some(rest) = place.strip_prefix(S3) {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -108,13 +109,13 @@ impl Store {
         Ok(Self { objects, prefix, answer: ANSWER_TIMEOUT, folder: Some(folder) })
     }
 
-    /// One of these objects, for tests.
+    /// A store with these objects, for tests.
     #[cfg(test)]
     pub(super) fn of(objects: Arc<dyn ObjectStore>, answer: Duration) -> Self {
         Self { objects, prefix: "prefix".into(), answer, folder: None }
     }
 
-    /// Bytes that are free where it lies, if that can be told.
+    /// Free bytes on the disk of the store's folder; `None` for a bucket, or if they cannot be read.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         let disk = rustix::fs::statvfs(self.folder.as_ref()?).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -131,12 +132,12 @@ impl Store {
         timeout(self.answer, act).await.map_err(|_| StoreError::Slow)?.map_err(Into::into)
     }
 
-    /// Writes a small object, in the place of one that is there: at once, or not at all.
+    /// Writes a small object atomically. It replaces one of the same name.
     pub(super) async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
         self.in_time(self.objects.put(&self.path(name), bytes.into())).await.map(drop)
     }
 
-    /// A small object, of so many bytes at most.
+    /// Reads a small object of at most `most` bytes.
     pub(super) async fn get(&self, name: &str, most: usize) -> Result<Bytes> {
         let path = self.path(name);
         let got = self.in_time(self.objects.get(&path)).await?;
@@ -146,7 +147,7 @@ impl Store {
         self.in_time(got.bytes()).await
     }
 
-    /// Bytes of an object, as they come.
+    /// Streams a range of an object's bytes.
     pub(crate) async fn stream(
         &self,
         name: &str,
@@ -156,7 +157,7 @@ impl Store {
         let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
         let got = match self.in_time(self.objects.get_opts(&path, options)).await {
             Err(error @ StoreError::Failed(_)) => {
-                // Of one that is shorter than it was, stores say each in their own words that there are no such bytes.
+                // If the object is shorter than it was, each store reports the missing range in its own words.
                 let found = self.in_time(self.objects.head(&path)).await;
                 let is_shorter = found.is_ok_and(|found| found.size < end);
                 return Err(if is_shorter { StoreError::Missing } else { error });
@@ -173,13 +174,13 @@ impl Store {
         })))
     }
 
-    /// A new object, to be written piece by piece. It is there when it is finished.
+    /// Creates an object, to be written piece by piece. It exists once it is finished.
     pub(super) fn write(&self, name: &str) -> Writer {
         let inner = BufWriter::with_capacity(self.objects.clone(), self.path(name), PART_BYTES);
         Writer { inner: inner.with_max_concurrency(2), answer: self.answer }
     }
 
-    /// Deletes objects. No error if there are none.
+    /// Deletes an object. It is no error if there is none.
     pub(super) async fn delete(&self, name: &str) -> Result<()> {
         match self.in_time(self.objects.delete(&self.path(name))).await {
             Ok(()) | Err(StoreError::Missing) => Ok(()),
@@ -187,7 +188,7 @@ impl Store {
         }
     }
 
-    /// All objects whose names begin with this folder, a few at a time.
+    /// Lists all objects in a folder, a few at a time.
     pub(super) fn list(
         &self,
         folder: &str,
@@ -222,30 +223,30 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes on. Waits while the store has not taken what came before.
+    /// Writes more bytes. Waits if the store has not accepted the earlier ones yet.
     pub(super) async fn write(&mut self, bytes: Bytes) -> Result<()> {
         let put = timeout(self.answer, self.inner.put(bytes)).await;
         put.map_err(|_| StoreError::Slow)?.map_err(Into::into)
     }
 
-    /// The object is there when this returns.
+    /// Finishes the object, which exists when this returns.
     pub(super) async fn finish(mut self) -> Result<()> {
         timeout(self.answer * 3, self.inner.shutdown()).await.map_err(|_| StoreError::Slow)??;
         Ok(())
     }
 
-    /// Nothing of it is to stay. What the store still holds of its parts, it forgets by its own rules.
+    /// Discards the object. If the store still has parts of it, it deletes them by its own rules.
     pub(super) async fn abandon(mut self) {
         let _ = timeout(self.answer, self.inner.abort()).await;
     }
 }
 
-/// The bucket of this name, by the usual variables `AWS_*`.
+/// Opens the bucket of this name, with the usual variables `AWS_*`.
 #[cfg(feature = "s3")]
 fn bucket_of(bucket: &str) -> io::Result<Arc<dyn ObjectStore>> {
     use object_store::{BackoffConfig, ClientOptions, RetryConfig, aws::AmazonS3Builder};
 
-    // The client comes without a provider of cryptography. An error says that there is one already.
+    // The client comes without a provider of cryptography. An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = ClientOptions::new()
         .with_connect_timeout(Duration::from_secs(3))
@@ -256,7 +257,7 @@ fn bucket_of(bucket: &str) -> io::Result<Arc<dyn ObjectStore>> {
         retry_timeout: ANSWER_TIMEOUT,
     };
     let from_environment = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    // A server of one's own, without TLS, is named on purpose.
+    // A URL with `http://` is a deliberate choice: a private server without TLS.
     let is_plain = std::env::var("AWS_ENDPOINT_URL")
         .or_else(|_| std::env::var("AWS_ENDPOINT"))
         .is_ok_and(|url| url.starts_with("http://"));

@@ -1,4 +1,4 @@
-//! Forgetting what nobody has come back for, and what a save that was cut off has left.
+//! The sweep: deletes sessions that have expired, and objects that an interrupted save left.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use super::{Archive, Lookup, manifest, store::StoreError};
 
-/// Objects that no manifest names may be those of a save that is under way.
+/// Age in seconds from which objects that no manifest names are deleted. Younger ones may belong to a save in progress.
 const SAVED_WITHIN_S: i64 = 3600;
 
-/// Forgets regularly, at once for the first time.
+/// Sweeps at this interval, for the first time at once.
 pub async fn sweep_regularly(archive: Archive, interval: Duration) {
     loop {
         match archive.sweep(Timestamp::now().as_second()).await {
@@ -27,7 +27,7 @@ pub async fn sweep_regularly(archive: Archive, interval: Duration) {
 }
 
 impl Archive {
-    /// Forgets what is over by then. Gives how many sessions that were.
+    /// Deletes sessions that have expired at `now`, and leftovers of interrupted saves. Returns the number of sessions.
     pub(super) async fn sweep(&self, now: i64) -> Result<usize, StoreError> {
         let keep = i64::try_from(self.0.keep.as_secs()).unwrap_or(i64::MAX);
         let mut sessions: HashMap<String, Vec<(String, i64)>> = HashMap::new();
@@ -56,7 +56,7 @@ impl Archive {
             };
             if is_over {
                 self.forget_key(&key).await?;
-                // Also of one that cannot be read any more, or whose time was another.
+                // Also if its manifest cannot be read, or has another time.
                 self.delete_folder(&manifest::folder(&key)).await?;
                 forgotten += 1;
                 continue;

@@ -1,4 +1,4 @@
-//! The archive with stores that fail in every way, and an agent that holds what it is given.
+//! Tests of the archive with stores that fail in every way, and an agent that keeps files and variables in memory.
 
 use std::{
     collections::BTreeMap,
@@ -44,17 +44,17 @@ use crate::link::{Link, LinkOwner, Opening, Stream, Timing};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Nothing answers.
+    /// Every request fails.
     Down,
-    /// It takes for ever.
+    /// No request ends in time.
     Slow,
-    /// Nothing more can be written.
+    /// Writing fails.
     Full,
-    /// What is written to objects of this name cannot be.
+    /// Writing a manifest fails.
     NoManifest,
 }
 
-/// A store in memory that fails as it is told to.
+/// A store in memory that fails in the way that a test sets.
 #[derive(Debug)]
 struct Faulty {
     inner: InMemory,
@@ -96,7 +96,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// The objects that there are, by the ends of their names.
+    /// The names of all objects, sorted.
     async fn names(&self) -> Vec<String> {
         let all: Vec<_> = self.inner.list(None).try_collect().await.expect("listed");
         let mut names: Vec<_> = all.into_iter().map(|it| it.location.to_string()).collect();
@@ -161,14 +161,14 @@ impl ObjectStore for Faulty {
     }
 }
 
-/// What an agent holds.
+/// The files and variables of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Held {
     files: BTreeMap<String, Vec<u8>>,
     variables: Vec<u8>,
 }
 
-/// An agent with this, and what it holds from then on.
+/// Starts an agent with these files and variables. Returns the link to it, and its present files and variables.
 async fn agent(held: Held) -> (Link, LinkOwner, Arc<Mutex<Held>>) {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let held = Arc::new(Mutex::new(held));
@@ -267,7 +267,7 @@ fn answer(
 }
 
 mod erased {
-    /// Whatever can be written as JSON.
+    /// A value that can be written as JSON.
     pub(super) trait Json {
         fn json(&self) -> Vec<u8>;
     }
@@ -351,7 +351,7 @@ async fn a_save_takes_the_place_of_the_one_before_and_leaves_nothing_of_it() {
     let first = found(&one, &who).await;
     save(&other, &who, held()).await.expect("saved");
     assert_ne!(found(&one, &who).await.generation, first.generation);
-    // The URL's name is that of a server without a secret in a file.
+    // Without a secret in a file, each server has its own name for the URL.
     assert_eq!(objects.names().await.len(), before + 1);
     assert!(other.forget(&who.caller, &who.session).await.expect("forgotten"));
     assert!(!other.forget(&who.caller, &who.session).await.expect("nothing there"));
@@ -473,7 +473,7 @@ async fn objects_that_are_missing_and_manifests_that_are_torn_are_damage() {
     assert!(brought.variables_damaged && brought.files == 0 && new.lock().files.is_empty());
     objects.change("/manifest", |bytes| bytes.truncate(bytes.len() / 2)).await;
     assert!(matches!(one.find(&who.caller, &who.session).await, Lookup::Damaged));
-    // It can be forgotten all the same.
+    // A damaged session can still be forgotten.
     assert!(one.forget(&who.caller, &who.session).await.expect("forgotten"));
     assert!(matches!(one.find(&who.caller, &who.session).await, Lookup::None));
 }
@@ -534,7 +534,7 @@ async fn a_sweep_forgets_what_is_over_and_what_a_save_has_left_and_nothing_else(
     let names = objects.names().await;
     assert_eq!(one.sweep(now + 3000).await.expect("swept"), 0);
     assert_eq!(objects.names().await, names);
-    // Of a save that was cut off.
+    // Objects of an interrupted save.
     let orphan = manifest::object_name(&who.key(), &"f".repeat(32), "files");
     one.store().put(&orphan, vec![1]).await.expect("put");
     let key = model::SessionKey::of(&who.caller, &"gone".parse().expect("a name"));
@@ -589,7 +589,7 @@ async fn one_caller_has_only_so_much_room_and_its_oldest_sessions_make_room_for_
         save(&archive, who, files(10_000)).await.expect("saved");
     }
     assert!(is_there(&archive, &one).await && is_there(&archive, &two).await);
-    // Another server finds out by itself what there is, and which is the oldest.
+    // Another server finds the sessions, and which is the oldest, by its own sweep.
     let archive = Archive::new(store(), None, hour, room);
     archive.sweep(jiff::Timestamp::now().as_second()).await.expect("swept");
     archive.0.usage.lock().0.get_mut(&one.key()).expect("counted").saved_at -= 10;

@@ -1,11 +1,11 @@
-//! A line and what ties it to the one before. Pure.
+//! A line and its link to the line before. Pure.
 //!
 //! ```text
 //! {"seq":2,"prev":"<SHA-256 of line 1>", what the line says ,"mac":"<HMAC of all that is before it>"}\n
 //! ```
 //!
-//! The hash is that of every byte of a line, its newline included. The first line has 64 zeros for the one before.
-//! `mac` is there where the server has a key; it covers `prev`, and so all lines before.
+//! The hash covers every byte of a line, its newline included. The first line has 64 zeros in place of a hash. `mac` is
+//! present if the server has a key; it covers `prev`, and so all lines before.
 
 use std::{fmt, str::FromStr};
 
@@ -14,10 +14,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What comes between the bytes that a MAC covers and the MAC.
+/// The bytes between those that a MAC covers and the MAC.
 const BEFORE_MAC: &[u8] = br#","mac":""#;
 
-/// What comes after it.
+/// The bytes after the MAC.
 const AFTER_MAC: &[u8] = b"\"}\n";
 
 /// A SHA-256.
@@ -25,7 +25,7 @@ const AFTER_MAC: &[u8] = b"\"}\n";
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    /// That of some bytes.
+    /// Returns the hash of some bytes.
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
@@ -46,7 +46,7 @@ impl FromStr for Hash {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bytes = hex::decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-        // There is one way to write it.
+        // Only lower case is accepted, so that a hash has one form.
         let hash = bytes.map(Self).filter(|hash| hash.to_string() == text);
         hash.ok_or("expected the 64 hexadecimal digits of a SHA-256, in lower case")
     }
@@ -69,14 +69,14 @@ impl<'de> Deserialize<'de> for Hash {
 /// A line of a chain: its number, from 1, and its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Its number.
+    /// The line's number.
     pub seq: u64,
-    /// Its hash.
+    /// The line's hash.
     pub hash: Hash,
 }
 
 impl Position {
-    /// Before the first line.
+    /// The position before the first line.
     pub const START: Self = Self { seq: 0, hash: Hash([0; 32]) };
 }
 
@@ -91,7 +91,7 @@ struct Line<'a, T> {
     says: &'a T,
 }
 
-/// The line that comes after this one and says this, and where the chain is then.
+/// Makes the line that follows this position, with these contents. Also returns its position.
 pub(super) fn line(after: Position, key: &Key, says: &impl Serialize) -> (Vec<u8>, Position) {
     let seq = after.seq + 1;
     let line = sealed(&Line { seq, prev: after.hash, says }, key);
@@ -99,7 +99,7 @@ pub(super) fn line(after: Position, key: &Key, says: &impl Serialize) -> (Vec<u8
     (line, Position { seq, hash })
 }
 
-/// An object as a line, with its MAC if there is a key.
+/// Writes an object as a line, with a MAC if there is a key.
 pub(super) fn sealed(object: &impl Serialize, key: &Key) -> Vec<u8> {
     let mut line = serde_json::to_vec(object).expect("texts and numbers serialize");
     if let Some(key) = key {
@@ -120,20 +120,20 @@ fn mac(key: &[u8; 32], bytes: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Whether a line was made with a key, and with which.
+/// The result of checking a line's MAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seal {
-    /// It has no MAC.
+    /// The line has no MAC.
     None,
-    /// It has one, and there is no key to look at it with.
+    /// The line has a MAC, and there is no key to check it.
     Unknown,
-    /// It is that of the key.
+    /// The MAC is good.
     Good,
-    /// It is not.
+    /// The MAC is wrong, or was made with another key.
     Bad,
 }
 
-/// Looks at the MAC of a line, newline included.
+/// Checks the MAC of a line, newline included.
 pub(super) fn seal(line: &[u8], key: &Key) -> Seal {
     let parts = line.strip_suffix(AFTER_MAC).and_then(|line| {
         let (before, digits) = line.split_at_checked(line.len().checked_sub(64)?)?;
@@ -149,19 +149,19 @@ pub(super) fn seal(line: &[u8], key: &Key) -> Seal {
     }
 }
 
-/// What a line says that others are judged by.
+/// The fields of a line by which other lines are checked.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Known {
     pub(super) seq: u64,
     pub(super) prev: Hash,
     pub(super) time: String,
-    /// Of a line that a server says for itself.
+    /// The kind of a line that the server writes for itself.
     #[serde(default)]
     pub(super) event: Option<String>,
-    /// What came between this line and the last one before it that is whole.
+    /// The bytes between this line and the last whole line before it.
     #[serde(default)]
     pub(super) torn: Option<super::Digest>,
-    /// What the head file had, where it was not the last line.
+    /// The contents of the head file, if it did not name the last line.
     #[serde(default)]
     pub(super) head: Option<FoundHead>,
     /// The last line of the files that the server removed.
@@ -173,19 +173,19 @@ pub(super) struct Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FoundHead {
-    /// There was none that could be read.
+    /// There was no readable head file.
     None,
-    /// It named this line.
+    /// The head file named this line.
     Named(Position),
 }
 
-/// A line that is whole, newline included; `None` for anything else.
+/// Parses a whole line, newline included; `None` for anything else.
 pub(super) fn read(line: &[u8]) -> Option<Known> {
     serde_json::from_slice(line.strip_suffix(b"\n")?).ok()
 }
 
-/// Whether this may be what a killed server has left of the next line; and, each on a line of its own, those that were
-/// killed when they were about to say so.
+/// Whether these bytes may be the beginning of the next line, from a server that was killed. Further such lines may
+/// follow, from servers that were killed before they could report the first.
 pub(super) fn may_be_torn(torn: &[u8], after: Position) -> bool {
     let begin = format!(r#"{{"seq":{},"prev":"{}","#, after.seq + 1, after.hash);
     let is_begun = |part: &[u8]| {

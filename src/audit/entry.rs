@@ -1,4 +1,4 @@
-//! A call's line while the call goes on: it is written when the call ends, however it ends.
+//! A call's line while the call is in progress: it is written when the call ends, however it ends.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,23 +10,23 @@ use parking_lot::Mutex;
 use super::{Audit, CannotWrite, Digest, Hashing, Record};
 use crate::content::Content;
 
-/// Of a call that nobody waited for to its end, or that failed in a way that nobody has thought of.
+/// The outcome of a call that was dropped before its end, or that failed in an unforeseen way.
 const ABANDONED: &str = "abandoned";
 
-/// The line of a call that has begun. Dropped, it is written as that of a call that was abandoned.
+/// The line of a call that has begun. If it is dropped, it is written as an abandoned call's.
 pub(crate) struct Entry {
     audit: Audit,
     began: Instant,
     is_written: bool,
-    /// What is known of the call by now.
+    /// The facts that are known of the call so far.
     pub(crate) record: Record,
 }
 
 impl Entry {
-    /// Of a call that is about to be made.
+    /// Begins the line of a call that is about to be made.
     ///
     /// # Errors
-    /// If nothing can be written: the call must not be made.
+    /// If the audit file cannot be written: the call must not be made.
     pub(crate) fn begin(
         audit: &Audit,
         caller: &Principal,
@@ -38,7 +38,7 @@ impl Entry {
         Ok(Self { audit: audit.clone(), began: Instant::now(), is_written: false, record })
     }
 
-    /// The call has ended.
+    /// Writes the line of the call, which has ended.
     pub(crate) fn end(mut self, outcome: &str) {
         self.write(outcome);
     }
@@ -61,19 +61,19 @@ impl Drop for Entry {
     }
 }
 
-/// The digest of a content that is read elsewhere.
+/// The digest of a content while others read it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streamed(Arc<Mutex<Hashing>>);
 
 impl Streamed {
-    /// That of what was read, if it was all of these many bytes.
+    /// The digest of the bytes that were read, if their number is `bytes`.
     pub(crate) fn digest(&self, bytes: u64) -> Option<Digest> {
         let digest = self.0.lock().clone().end();
         (digest.bytes == bytes).then_some(digest)
     }
 }
 
-/// The same content, and where its digest is to be had when it was read.
+/// Returns the same content, and its digest, which is complete once the content was read.
 pub(crate) fn digested(content: Content) -> (Content, Streamed) {
     let streamed = Streamed::default();
     let read = streamed.clone();

@@ -1,5 +1,5 @@
-//! The file beside an audit file: which line is the last one, so that it is found when lines at the end are gone. It is
-//! written after each line, and locked for as long as a server has it: unlike the audit file it is never renamed.
+//! The head file beside an audit file: it names the last line, so that lines missing at the end are found. It is
+//! written after each line, and locked while a server uses it: unlike the audit file it is never renamed.
 //!
 //! ```text
 //! {"seq":120,"hash":"<SHA-256 of line 120>","mac":"<HMAC, if there is a key>"}\n
@@ -16,32 +16,32 @@ use std::{
 
 use super::chain::{Key, Position, Seal, seal, sealed};
 
-/// Most bytes of it that are looked at.
+/// The maximum number of bytes that are read from a head file.
 const MAX_BYTES: u64 = 1000;
 
-/// How often, and how long in between, a lock is tried for: whoever verifies a chain looks for an instant whether there
-/// is a server.
+/// The number of attempts to lock, and the time between them: a program that verifies a chain locks the file for an
+/// instant, to find out whether a server is running.
 const TRIES: (u32, Duration) = (20, Duration::from_millis(10));
 
-/// How often a head file is read that a server has in use and that cannot be understood.
+/// The maximum number of times that an unreadable head file is read while a server uses it.
 const READS: usize = 100;
 
-/// What a head file says.
+/// The contents of a head file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {
-    /// There is none, or nothing is in it yet.
+    /// The file does not exist, or is still empty.
     Nothing,
-    /// It is not one, or not one of this key.
+    /// The file is not a head file, or was written with another key.
     Unreadable,
-    /// This line is the last one.
+    /// The file names this line as the last one.
     Last(Position),
 }
 
-/// A head file that is this server's.
+/// A head file that this server has locked.
 #[derive(Debug)]
 pub(super) struct Head(File);
 
-/// Where the head of this audit file is.
+/// The path of an audit file's head file.
 pub(super) fn path(audit: &Path) -> PathBuf {
     let mut name = audit.as_os_str().to_owned();
     name.push(".head");
@@ -49,7 +49,7 @@ pub(super) fn path(audit: &Path) -> PathBuf {
 }
 
 impl Head {
-    /// Locks it; it is made if it is not there. `None` if it is another server's.
+    /// Locks the head file, and creates it if it does not exist. `None` if another server has locked it.
     pub(super) fn lock(audit: &Path) -> io::Result<Option<Self>> {
         let mut open = OpenOptions::new();
         let file = open
@@ -73,12 +73,12 @@ impl Head {
         read_from(&self.0, key)
     }
 
-    /// Says that this is the last line, in place and in one piece: a killed server leaves the one before or this.
+    /// Writes the last line's position over the previous one, with one write: a killed server leaves one or the other.
     pub(super) fn say(&self, last: Position, key: &Key) -> io::Result<()> {
         self.0.write_all_at(&sealed(&last, key), 0)
     }
 
-    /// The same where something else may be in it.
+    /// Writes the last line's position, whatever the file contains.
     pub(super) fn begin(&self, last: Position, key: &Key) -> io::Result<()> {
         let text = sealed(&last, key);
         self.0.write_all_at(&text, 0)?;
@@ -90,10 +90,10 @@ impl Head {
     }
 }
 
-/// What the head file of this audit file says, whoever has it.
+/// Reads the head file of an audit file, even if a server uses it.
 ///
 /// # Errors
-/// If it is there and cannot be read.
+/// If the file exists and cannot be read.
 pub(super) fn said(audit: &Path, key: &Key) -> io::Result<Said> {
     let mut tries = 1;
     loop {
@@ -101,7 +101,7 @@ pub(super) fn said(audit: &Path, key: &Key) -> io::Result<Said> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Said::Nothing,
             file => read_from(&file?, key)?,
         };
-        // A server that is just writing it may have written a part.
+        // A server may be writing it, and have written a part.
         if said != Said::Unreadable || tries == READS || !is_in_use(audit) {
             return Ok(said);
         }
@@ -117,7 +117,7 @@ pub(super) fn is_in_use(audit: &Path) -> bool {
 
 fn read_from(file: &File, key: &Key) -> io::Result<Said> {
     let mut text = vec![];
-    // From the start, wherever the last one to read it has stopped.
+    // From the start, wherever the last reader stopped.
     let mut at = 0;
     let mut piece = [0; 256];
     while at < MAX_BYTES {
@@ -133,7 +133,7 @@ fn read_from(file: &File, key: &Key) -> io::Result<Said> {
     }
     let is_ours = match seal(&text, key) {
         Seal::None => key.is_none(),
-        // Without the key nothing can be known of it.
+        // Without the key the MAC cannot be checked.
         Seal::Unknown | Seal::Good => true,
         Seal::Bad => false,
     };

@@ -1,5 +1,5 @@
-//! The audit file: what was done, in lines of which each has the hash of the one before, so that what is changed or
-//! taken out later is found. Names and hashes; never code, data or output.
+//! The audit file: a line for each call. Each line contains the hash of the line before, so that lines that are changed
+//! or removed later are found. Lines contain names and hashes; never code, data or output.
 //!
 //! ```text
 //! mcp, http --(a call)--> Entry --Record--> Audit --> Writer --> FILE        the newest lines
@@ -8,16 +8,17 @@
 //! llm-sandbox audit verify --> verify --> pieces, chain
 //! ```
 //!
-//! - [`chain`]: a line and what ties it to the one before. Pure.
-//! - [`record`]: what a line says of a call, and [`Digest`]s of what it does not say; [`entry`]: a call's line while
-//!   the call goes on.
-//! - [`refusals`]: how many lines a caller gets for calls that were refused.
-//! - [`writer`]: the file, across restarts, kills and rotation; [`head`]: the file beside it; [`pieces`]: those that a
-//!   chain is in.
+//! - [`chain`]: a line and its link to the line before. Pure.
+//! - [`record`]: the contents of a call's line, and [`Digest`]s of what it does not contain; [`entry`]: a call's line
+//!   while the call is in progress.
+//! - [`refusals`]: the limit on lines for a caller's refused calls.
+//! - [`writer`]: the file, across restarts, kills and rotation; [`head`]: the file beside it; [`pieces`]: the files
+//!   that contain a chain.
 //! - [`verify`]: whether a chain is whole, and where it is not.
 //!
 //! `docs/audit.md` has the format, and what it proves to whom. A line is appended with one `write`, which a killed
-//! server leaves whole or torn; it is not waited for the disk, which would cost each call more than all of the rest.
+//! server leaves whole or torn. A call does not wait until its line is on the disk: that would take longer than all the
+//! rest of the call.
 
 mod chain;
 mod entry;
@@ -45,10 +46,10 @@ pub(crate) use self::{
 use self::{record::Event, refusals::Refusals, writer::Writer};
 use crate::server_key::ServerKey;
 
-/// What the key of lines is derived for.
+/// The purpose for which the key of lines is derived.
 const PURPOSE: &str = "llm-sandbox audit 1";
 
-/// Hexadecimal digits of what tells one server from another.
+/// The number of hexadecimal digits of a server's identifier.
 const SERVER_ID: usize = 16;
 
 /// The audit file of one server. Clones share it.
@@ -56,29 +57,29 @@ const SERVER_ID: usize = 16;
 pub struct Audit(Arc<Inner>);
 
 struct Inner {
-    /// Made for this process.
+    /// The identifier of this process.
     server: String,
     state: Mutex<State>,
 }
 
 struct State {
     writer: Writer,
-    /// Calls whose lines could not be written: those that were under way when that began.
+    /// Lines that could not be written, of calls that were in progress when writing began to fail.
     pending: Vec<Record>,
-    /// Calls that were refused since then.
+    /// The number of calls that were refused since then.
     refused: u64,
     refusals: Refusals,
 }
 
-/// Nothing can be written to the audit file, so nothing is done.
+/// The error that the audit file cannot be written, so that no call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CannotWrite;
 
 impl Audit {
-    /// Goes on with a file, or begins it. It is this process's alone until the last clone is dropped.
+    /// Continues a file, or begins it. Only this process can use it until the last clone is dropped.
     ///
     /// # Errors
-    /// If it is another server's, has another key, or cannot be written.
+    /// If the file is in use by another server, has another key, or cannot be written.
     pub fn open(
         path: &Path,
         rotation: Rotation,
@@ -92,10 +93,10 @@ impl Audit {
         Ok(Self(Arc::new(Inner { server, state: Mutex::new(state) })))
     }
 
-    /// Makes sure that a call can have its line, before it is made.
+    /// Checks, before a call is made, that its line can be written.
     ///
     /// # Errors
-    /// If nothing can be written. The call must not be made, and has no line.
+    /// If the file cannot be written. The call must not be made, and has no line.
     pub fn begin(&self) -> Result<(), CannotWrite> {
         let mut state = self.0.state.lock();
         if state.is_behind() && !state.catch_up(&self.0.server) {
@@ -105,8 +106,8 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes a call's line. One that cannot be written waits until it can be. Of calls that were refused, more than
-    /// there may be lines are counted in the next line of their caller.
+    /// Writes a call's line. A line that cannot be written is kept and written later. If a caller has more refused
+    /// calls than the limit allows lines, the caller's next line has the number of the others.
     pub(crate) fn write(&self, mut record: Record) {
         let mut state = self.0.state.lock();
         match state.refusals.omitted_before(&record) {
@@ -129,7 +130,7 @@ impl Audit {
         self.0.state.lock().writer.last()
     }
 
-    /// Says in the file that the server ends as it should, and waits until all of it is on the disk.
+    /// Writes the line that the server ends as intended, and waits until the file is on the disk.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         let is_behind = state.is_behind() && !state.catch_up(&self.0.server);
@@ -146,12 +147,12 @@ impl Audit {
 }
 
 impl State {
-    /// Something is not written that should be.
+    /// Whether a line, or the head file, could not be written yet.
     fn is_behind(&self) -> bool {
         !self.pending.is_empty() || !self.writer.is_settled()
     }
 
-    /// Writes what could not be written. Whether all of it is.
+    /// Writes the lines that could not be written. Returns true if all are written now.
     fn catch_up(&mut self, server: &str) -> bool {
         if self.writer.settle().is_err() {
             return false;
@@ -193,7 +194,7 @@ impl fmt::Debug for Audit {
     }
 }
 
-/// The key of lines; there is none without the server's secret.
+/// The key of lines; `None` without the server's secret.
 fn sealing_key(key: Option<&ServerKey>) -> Option<[u8; 32]> {
     key.map(|key| key.derive(PURPOSE))
 }

@@ -1,4 +1,4 @@
-//! The files that a chain is in: `FILE`, and `FILE.<n>` for each time that it was rotated, up to line `n`.
+//! The files of a chain: `FILE`, and a `FILE.<n>` for each rotation, with the lines up to `n`.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,24 +7,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One of them.
+/// A file of a chain.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) path: PathBuf,
     pub(super) file: File,
 }
 
-/// Where a file goes when it is full: named by its last line.
+/// The path to which a full file is renamed, with the number of its last line.
 pub(super) fn rotated(audit: &Path, last: u64) -> PathBuf {
     let mut name = audit.as_os_str().to_owned();
     name.push(format!(".{last}"));
     name.into()
 }
 
-/// How often the files are looked for again, because a server has rotated or removed one meanwhile.
+/// The maximum number of attempts to open the files, because a server may rotate or remove one meanwhile.
 const ATTEMPTS: usize = 1000;
 
-/// All that there are, the oldest first, as of one moment.
+/// Opens all files, the oldest first, as they are at one moment.
 ///
 /// # Errors
 /// If one of them, or the folder, cannot be read.
@@ -43,7 +43,7 @@ pub(super) fn open(audit: &Path) -> io::Result<Vec<Piece>> {
     }
 }
 
-/// The same, and whether the newest file is still what it was before: then no other was rotated meanwhile.
+/// Opens all files once. Also returns whether the newest file is still the same: then none was rotated meanwhile.
 fn open_once(audit: &Path) -> io::Result<(Vec<Piece>, bool)> {
     let newest = match open_file(audit) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -58,7 +58,7 @@ fn open_once(audit: &Path) -> io::Result<(Vec<Piece>, bool)> {
     Ok((pieces, is_as_before))
 }
 
-/// The rotated ones, the oldest first, by their last line.
+/// The rotated files with the numbers of their last lines, the oldest first.
 pub(super) fn older(audit: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let folder = audit.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
@@ -76,13 +76,13 @@ pub(super) fn older(audit: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(older)
 }
 
-/// Opens a file to be read, and nothing that could be waited for.
+/// Opens a regular file for reading. Opening does not block, even on a pipe.
 fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     regular(file)
 }
 
-/// The same, if it is a regular file.
+/// Returns the file if it is a regular file.
 pub(super) fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() {
         Ok(file)

@@ -1,4 +1,4 @@
-//! What a line says of a call, and digests of what it does not say.
+//! The contents of a call's line, and digests of what the line does not contain.
 
 use std::io;
 
@@ -9,23 +9,23 @@ use sha2::{Digest as _, Sha256};
 
 use super::chain::{FoundHead, Hash, Position};
 
-/// What is known of some bytes that are nowhere in the file.
+/// The hash and the size of bytes that the file does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Digest {
-    /// Of all of them.
+    /// The hash of all bytes.
     pub(crate) sha256: Hash,
-    /// How many there are.
+    /// The number of bytes.
     pub(crate) bytes: u64,
 }
 
 impl Digest {
-    /// That of these.
+    /// Returns the digest of some bytes.
     pub(crate) fn of(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
         Self { sha256: Hash::of(bytes), bytes: bytes.len() as u64 }
     }
 
-    /// That of a value as JSON: without blanks, the keys of objects in order.
+    /// Returns the digest of a value as JSON: without blanks, the keys of objects in order.
     pub(crate) fn of_json(value: &impl Serialize) -> Self {
         let mut hashing = Hashing::default();
         serde_json::to_writer(&mut hashing, value).expect("nothing can fail here");
@@ -33,7 +33,7 @@ impl Digest {
     }
 }
 
-/// A digest of what is still to come.
+/// A digest that is computed piece by piece.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hashing {
     hasher: Sha256,
@@ -46,7 +46,7 @@ impl Hashing {
         self.bytes += piece.len() as u64;
     }
 
-    /// Bytes so far.
+    /// The number of bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -67,11 +67,11 @@ impl io::Write for Hashing {
     }
 }
 
-/// One call.
+/// The line of a call.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Record {
     pub(crate) caller: String,
-    /// What was called: a tool, or what a request over HTTP does.
+    /// The name of a tool, or of the action of a request over HTTP.
     pub(crate) tool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_id: Option<String>,
@@ -84,25 +84,25 @@ pub(crate) struct Record {
     pub(crate) code: Option<Digest>,
     pub(crate) inputs: Inputs,
     pub(crate) outputs: Outputs,
-    /// What the sandbox was made from.
+    /// The image from which the sandbox was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limits: Option<Limits>,
-    /// As in the log.
+    /// The outcome, as in the log.
     pub(crate) outcome: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     pub(crate) duration_ms: u64,
-    /// Calls of the same caller that were refused since its last line, and have none.
+    /// The number of the caller's calls that were refused since its last line, and have no line.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) omitted: u64,
-    /// When it ended.
+    /// Time at which the call ended.
     #[serde(skip)]
     pub(crate) time: Timestamp,
 }
 
-/// Outcomes of calls that were refused, so that nothing was done.
+/// Outcomes of refused calls, which have no effect.
 const REFUSALS: &[&str] = &[
     "artifact_too_large",
     "code_too_large",
@@ -123,7 +123,7 @@ const REFUSALS: &[&str] = &[
     "upload_too_large",
 ];
 
-/// What came in.
+/// Digests of a call's inputs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Inputs {
     /// All arguments of a tool, as JSON.
@@ -131,12 +131,12 @@ pub(crate) struct Inputs {
     pub(crate) arguments: Option<Digest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stdin: Option<Digest>,
-    /// Of a file that was uploaded.
+    /// The digest of an uploaded file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<Digest>,
 }
 
-/// What went out.
+/// Digests of a call's outputs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Outputs {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,20 +151,20 @@ pub(crate) struct Outputs {
     /// The text of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<Digest>,
-    /// Pictures and files that came with it, as they were encoded.
+    /// Pictures and files in the answer, as they were encoded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attached: Vec<Digest>,
-    /// Of a file that was downloaded, what was sent of it.
+    /// The part of a downloaded file that was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<Digest>,
 }
 
-/// The files that a run has made or changed. What is in them is not known without reading them.
+/// The files that a run has created or changed. Their contents are not hashed, because that would mean reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct ArtifactList {
     count: usize,
     bytes: u64,
-    /// Of a line for each: its size, a blank, and its path.
+    /// The hash of a list with a line for each file: its size, a blank, and its path.
     list_sha256: Hash,
 }
 
@@ -180,7 +180,7 @@ impl ArtifactList {
     }
 }
 
-/// What a call was allowed; sizes are in bytes.
+/// The limits of a call; sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Limits {
     pub(crate) memory: u64,
@@ -190,12 +190,12 @@ pub(crate) struct Limits {
     pub(crate) pids: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<u64>,
-    /// Of what was run, in seconds.
+    /// Time limit of the run, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<f64>,
 }
 
-/// What a line says, whoever says it.
+/// The fields of every line, and the contents of a call or an event.
 #[derive(Serialize)]
 pub(super) struct Said<'a, T> {
     time: String,
@@ -211,38 +211,38 @@ impl<'a, T> Said<'a, T> {
 }
 
 impl Record {
-    /// Whether nothing was done.
+    /// Whether the call was refused, and so had no effect.
     pub(super) fn is_refusal(&self) -> bool {
         self.run_id.is_none() && REFUSALS.contains(&&*self.outcome)
     }
 
-    /// As a server says it.
+    /// Returns the contents of the line that a server writes.
     pub(super) fn of<'a>(&'a self, server: &'a str) -> Said<'a, &'a Self> {
         Said::at(self.time, server, self)
     }
 }
 
-/// What a server says for itself.
+/// An event of the server, which has a line of its own.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
-    /// It goes on from here.
+    /// The server has started, and continues the chain.
     Started {
         version: &'static str,
-        /// What follows the last whole line.
+        /// The bytes after the last whole line.
         #[serde(skip_serializing_if = "Option::is_none")]
         torn: Option<Digest>,
-        /// What the head file had, where it did not name the last line.
+        /// The contents of the head file, if it did not name the last line.
         #[serde(skip_serializing_if = "Option::is_none")]
         head: Option<FoundHead>,
     },
-    /// Nothing could be written for a while, and so many calls were refused.
+    /// The file could not be written for a while, and this many calls were refused.
     Recovered { refused: u64 },
-    /// So many calls of a caller were refused since its last line, and have none.
+    /// This many calls of a caller were refused since its last line, and have no line.
     Omitted { caller: String, omitted: u64 },
-    /// The oldest files are removed, up to this line.
+    /// The server removes the oldest files, up to this line.
     Removed { removed: Position },
-    /// It ends, and nothing of it is missing.
+    /// The server ends, and all its lines are written.
     Stopped,
 }
 

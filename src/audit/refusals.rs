@@ -1,4 +1,4 @@
-//! Calls that were refused cost their caller next to nothing, and have only so many lines: the others are counted.
+//! A limit on lines for refused calls, which cost a caller next to nothing: those beyond it are only counted.
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
@@ -6,26 +6,27 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::Record;
 
-/// Callers from which on those that have not been refused lately are forgotten.
+/// The number of callers above which callers without recent refusals are removed.
 const MANY: usize = 1024;
 
-/// What callers were refused.
+/// The refused calls of all callers.
 #[derive(Debug)]
 pub(super) struct Refusals {
-    /// How often each caller may have a line for that; as often as it likes if there is none.
+    /// The rate of lines for refused calls, for each caller; `None` for no limit.
     rate: Option<DefaultKeyedRateLimiter<String>>,
-    /// How many calls have no line, by caller.
+    /// The number of calls without a line, by caller.
     omitted: BTreeMap<String, u64>,
 }
 
 impl Refusals {
-    /// With so many lines a minute for each caller.
+    /// Creates a limit of this many lines a minute for each caller.
     pub(super) fn new(per_minute: Option<NonZeroU32>) -> Self {
         let rate = per_minute.map(|per_minute| RateLimiter::keyed(Quota::per_minute(per_minute)));
         Self { rate, omitted: BTreeMap::new() }
     }
 
-    /// How many calls of the same caller its line has to count besides; `None` if it is to have none itself.
+    /// The number of earlier calls of the same caller without a line, for this call's line; `None` if this call gets
+    /// none.
     pub(super) fn omitted_before(&mut self, record: &Record) -> Option<u64> {
         if record.is_refusal()
             && let Some(rate) = &self.rate
@@ -41,7 +42,7 @@ impl Refusals {
         Some(self.omitted.remove(&record.caller).unwrap_or(0))
     }
 
-    /// What no line has counted yet.
+    /// Takes the counts that no line has yet.
     pub(super) fn take(&mut self) -> BTreeMap<String, u64> {
         std::mem::take(&mut self.omitted)
     }

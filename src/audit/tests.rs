@@ -1,4 +1,4 @@
-//! What is found in an audit file, and what is not taken for more than it is.
+//! Tests of writing audit files, and of the faults that are found in them.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::server_key::ServerKey;
 /// Room for all lines of a test in one file.
 const ROOMY: Rotation = Rotation { max_bytes: 1 << 20, max_total: None };
 
-/// Room for three lines or so.
+/// Room for about three lines in a file.
 const NARROW: Rotation = Rotation { max_bytes: 1000, max_total: None };
 
 fn record(n: usize) -> Record {
@@ -30,7 +30,7 @@ fn record(n: usize) -> Record {
     Record { caller: "ann".into(), tool: format!("tool_{n}"), outcome, ..Record::default() }
 }
 
-/// Has a server write so many lines of calls, and be killed.
+/// Opens the file, writes this many lines of calls, and drops the server as if it were killed.
 fn write(path: &Path, key: Option<&ServerKey>, rotation: Rotation, lines: usize) -> Position {
     let audit = Audit::open(path, rotation, None, key).expect("opened");
     (0..lines).for_each(|n| audit.write(record(n)));
@@ -44,7 +44,7 @@ struct Chain {
 }
 
 impl Chain {
-    /// Of one server's start and so many calls.
+    /// Makes a chain of a server's start and this many calls.
     fn new(has_key: bool, rotation: Rotation, lines: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.jsonl");
@@ -61,7 +61,7 @@ impl Chain {
         verify(&self.path, self.key.as_ref(), scope).expect("read")
     }
 
-    /// The first thing that is wrong.
+    /// The first break.
     #[track_caller]
     fn broken(&self) -> String {
         self.verify().breaks.first().expect("it is not whole").to_string()
@@ -77,7 +77,7 @@ impl Chain {
         pieces.into_iter().map(|piece| piece.path).collect()
     }
 
-    /// Its lines, from the only file.
+    /// The lines of its only file.
     fn lines(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.path).expect("UTF-8");
         text.split_inclusive('\n').map(str::to_owned).collect()
@@ -87,7 +87,7 @@ impl Chain {
         fs::write(&self.path, lines.concat()).expect("written");
     }
 
-    /// Leaves what a server does that is killed when it has written so many bytes of its last line.
+    /// Cuts the last line to this many bytes, as a server does that is killed while it writes.
     fn tear(&self, bytes: usize) {
         let lines = self.lines();
         let (last, before) = lines.split_last().expect("a line");
@@ -154,7 +154,7 @@ fn a_file_is_one_servers_at_a_time() {
     let first = chain.start().expect("opened");
     let second = chain.start().expect_err("it is the first one's");
     assert!(matches!(second, OpenError::IsAnothers(_)), "{second}");
-    // By another name, too.
+    // The lock also holds for another name of the file.
     let other = chain.path.with_file_name("link.jsonl");
     symlink(&chain.path, &other).expect("linked");
     let by_link = Audit::open(&other, ROOMY, None, None).expect_err("it is the first one's");
@@ -178,7 +178,7 @@ fn a_line_that_was_torn_by_a_kill_is_said_and_goes_on_being_said() {
             let report = chain.verify();
             assert!(report.is_whole() && report.lines == 4, "{bytes}: {report:?}");
             assert!(report.remarks[0].to_string().contains("audit.jsonl:4: a torn line"));
-            // And what is torn is kept as it is.
+            // A later change of the torn line is found.
             let mut all = fs::read(&chain.path).expect("read");
             let torn = chain.lines()[..3].concat().len();
             all[torn] ^= 1;
@@ -197,7 +197,7 @@ fn a_server_may_be_killed_while_it_says_that_the_one_before_was() {
         let head = fs::read(head::path(&chain.path)).expect("read");
         let torn = fs::metadata(&chain.path).expect("there").len();
         drop(chain.start().expect("it goes on"));
-        // The newline, and so much of the line.
+        // Keep the newline, and this many bytes of the line.
         let all = fs::read(&chain.path).expect("read");
         let kept = usize::try_from(torn).expect("few") + 1 + bytes;
         fs::write(&chain.path, &all[..kept]).expect("written");
@@ -248,7 +248,7 @@ fn a_line_that_lacks_its_newline_and_was_not_made_with_the_key_is_not_taken_in()
     let all = fs::read_to_string(&chain.path).expect("UTF-8") + &forged;
     fs::write(&chain.path, all).expect("written");
     drop(chain.start().expect("it goes on"));
-    // It is found for good, and what the server says after it stands on the line before.
+    // The forged line is found from then on, and the server's next line follows the line before it.
     assert!(chain.broken().ends_with("it has no MAC, and so may be anybody's"));
     let own = position(chain.lines().last().expect("a line"));
     assert_eq!(own.seq, last.seq + 1);
@@ -385,7 +385,7 @@ fn without_the_key_of_a_chain_its_macs_are_said_not_to_be_known() {
 fn nobody_without_the_key_can_make_a_line() {
     let chain = Chain::new(true, ROOMY, 3);
     let lines = chain.lines();
-    // All that a reader of the file knows: what is before, and how a hash is made.
+    // A reader of the file knows only the lines before, and how a hash is made.
     let forged = |after: &str, key| line(position(after), &key, &serde_json::json!({ "time": "" }));
     for key in [None, sealing_key(Some(&ServerKey::random()))] {
         let (added, last) = forged(&lines[3], key);
@@ -538,7 +538,7 @@ fn the_oldest_files_are_removed_if_all_together_would_be_too_large_and_the_rest_
         assert!(report.remarks[0].what.contains("has removed the lines before"), "{report:?}");
         write(&chain.path, chain.key.as_ref(), rotation, 3);
         assert!(chain.verify().is_whole());
-        // What nobody has said that it was removed is missing.
+        // A file that was removed without a line that says so is missing.
         fs::remove_file(&chain.files()[0]).expect("removed");
         assert!(chain.broken().contains("the lines before are not here"));
     }

@@ -1,7 +1,7 @@
-//! Whether a chain is whole, and where it is not.
+//! Verifies that a chain is whole, and finds the places where it is not.
 //!
-//! Each line must have the number after that of the line before, its hash and, with a key, a good MAC; and the last one
-//! must be the one that the head file names. What is wrong does not end the search: it goes on from the line that is there.
+//! Each line must have the next number, the hash of the line before and, with a key, a good MAC; and the head file must
+//! name the last line. A fault does not end the search: it continues from the line that is there.
 
 use std::{
     fmt,
@@ -19,15 +19,15 @@ use super::{
 };
 use crate::server_key::ServerKey;
 
-/// Breaks that are told one by one.
+/// The maximum number of breaks that are listed.
 const MAX_BREAKS: usize = 20;
 
-/// Which part of a chain is looked at.
+/// The part of a chain to verify.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scope {
-    /// What comes after the line with this hash, be it there or not.
+    /// Only lines after the one with this hash; that line itself may be missing.
     pub from: Option<Hash>,
-    /// What comes before, and the line with this hash itself, whatever comes after it.
+    /// Only lines up to and including the one with this hash, which must exist.
     pub to: Option<Hash>,
 }
 
@@ -44,12 +44,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something that is to be said of a place.
+/// A remark or a fault at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where it is.
+    /// The place.
     pub place: Place,
-    /// What it is: the rest of a sentence.
+    /// The description: a sentence without its subject.
     pub what: String,
 }
 
@@ -59,41 +59,41 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was found.
+/// The result of verifying a chain.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Lines that were looked at.
+    /// The number of lines that were verified.
     pub lines: u64,
-    /// Files that they are in.
+    /// The number of files of the chain.
     pub files: usize,
-    /// When the first and the last of them were written, as they say.
+    /// The times in the first and the last of the lines.
     pub times: Option<(String, String)>,
-    /// The last of them.
+    /// The position of the last of the lines.
     pub last: Option<Position>,
-    /// They have MACs, and those are good.
+    /// The MACs of the lines were checked.
     pub is_sealed: bool,
-    /// What is as it should be and yet worth saying.
+    /// Findings that are not faults.
     pub remarks: Vec<Finding>,
-    /// Where the chain is not whole, the first ones.
+    /// The first places where the chain is not whole.
     pub breaks: Vec<Finding>,
-    /// How many more places there are.
+    /// The number of further such places.
     pub more_breaks: u64,
 }
 
 impl Report {
-    /// Nothing was changed, added or taken away, as far as this can be known.
+    /// Whether no change, addition or removal was found.
     pub fn is_whole(&self) -> bool {
         self.breaks.is_empty()
     }
 }
 
-/// Looks at the chain in a file and those that it was rotated to.
+/// Verifies the chain in a file and its rotated predecessors.
 ///
 /// # Errors
-/// If one of them is there and cannot be read.
+/// If there is no audit file, or one of the files cannot be read.
 pub fn verify(audit: &Path, key: Option<&ServerKey>, scope: Scope) -> io::Result<Report> {
     let key = sealing_key(key);
-    // In this order: a server that writes meanwhile is then only ahead of what its head file has said.
+    // In this order, so that if a server writes meanwhile, the lines are only ahead of the head file that was read.
     let was_in_use = head::is_in_use(audit);
     let said = head::said(audit, &key)?;
     let pieces = pieces::open(audit)?;
@@ -114,7 +114,7 @@ pub fn verify(audit: &Path, key: Option<&ServerKey>, scope: Scope) -> io::Result
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// All that was asked for was seen.
+    /// All lines of the scope were verified.
     Stop,
 }
 
@@ -123,23 +123,23 @@ struct Search {
     scope: Scope,
     said: Said,
     place: Place,
-    /// The last line that was whole, from where the search begins on.
+    /// The last whole line; `None` before the beginning of the scope.
     at: Option<Position>,
-    /// The one before it.
+    /// The hash of the line before it.
     before: Option<Hash>,
-    /// What the chain begins with instead of its first line: the line before it, and what is to be said of that unless
-    /// a server has removed what was there.
+    /// If the chain does not begin with its first line: the position before its beginning, and a fault to report unless
+    /// a server has removed the earlier lines.
     beginning: Option<(Position, Finding)>,
-    /// What was found since then that is no line, and where it begins.
+    /// Bytes since the last whole line that are no line, and their place.
     torn: Option<(Place, Vec<u8>)>,
-    /// The line that the head file names was seen.
+    /// The line that the head file names was found.
     has_met_head: bool,
     has_met_end: bool,
     seals: Seals,
     report: Report,
 }
 
-/// What lines so far are made with.
+/// Whether the lines so far have MACs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seals {
     Undecided,
@@ -184,7 +184,7 @@ impl Search {
     fn line(&mut self, line: &[u8]) -> Next {
         let Some(known) = read(line) else {
             let (_, torn) = self.torn.get_or_insert_with(|| (self.place.clone(), vec![]));
-            // More than that no server leaves behind, and all of it need not be kept to say so.
+            // A server leaves fewer bytes than this, so the rest is not needed to report a fault.
             let room = (2 * MAX_LINE).saturating_sub(torn.len());
             torn.extend_from_slice(&line[..line.len().min(room)]);
             return Next::GoOn;
@@ -235,7 +235,7 @@ impl Search {
         self.has_met_end |= self.scope.to == Some(at.hash);
     }
 
-    /// What stands between two lines must be what the second one says that it has found there.
+    /// Checks that the bytes between two lines are those that the second line reports.
     fn torn_before(&mut self, known: &Known, at: Position) {
         match (self.torn.take(), known.torn) {
             (None, None) => {}
@@ -314,7 +314,7 @@ impl Search {
         }
     }
 
-    /// What a server has found when it started.
+    /// Reports a head file that a server found wrong when it started.
     fn started(&mut self, known: &Known) {
         let Some(found) = known.head else { return };
         let before = known.seq.saturating_sub(1);
@@ -336,7 +336,7 @@ impl Search {
         });
     }
 
-    /// What a server has removed is not missing.
+    /// Replaces the fault of missing first lines by a remark if a server has removed them.
     fn removed(&mut self, known: &Known) {
         if let Some((_, Finding { place, .. })) =
             self.beginning.take_if(|(before, _)| known.removed == Some(*before))
@@ -380,7 +380,7 @@ impl Search {
     fn torn_at_end(&mut self, is_in_use: bool) {
         let Some((place, torn)) = self.torn.take() else { return };
         let Some(at) = self.at else { return };
-        // One that was written as a whole was torn by somebody else.
+        // If the head file names a later line, the torn line was written whole, and damaged afterwards.
         let was_whole = matches!(self.said, Said::Last(last) if last.seq > at.seq);
         if !may_be_torn(&torn, at) || was_whole {
             self.broken_at(place, "is no line of an audit file".into());
@@ -390,7 +390,7 @@ impl Search {
         }
     }
 
-    /// Whether the last line is the one that the head file names.
+    /// Checks that the head file names the last line.
     fn head(&mut self, at: Position, is_in_use: bool) {
         let what = match self.said {
             Said::Nothing | Said::Unreadable => {
@@ -399,7 +399,7 @@ impl Search {
                     .to_owned()
             }
             Said::Last(last) if last == at => return,
-            // It was looked at before the lines were.
+            // The head file was read before the lines.
             Said::Last(_) if is_in_use && self.has_met_head => return,
             Said::Last(last) if last.seq + 1 == at.seq && self.before == Some(last.hash) => {
                 let what = "the head file does not name this line yet: the server was killed just then";

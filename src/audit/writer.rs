@@ -1,7 +1,7 @@
-//! The file that lines are appended to: across restarts and kills, and from one file to the next.
+//! Appends lines to the audit file, across restarts, kills and rotation.
 //!
 //! ```text
-//! open:   lock head -> last whole line -> (a torn one stays where it is, and is ended) -> line "started"
+//! open:   lock head -> last whole line -> (a torn line stays, and gets a newline) -> line "started"
 //! append: full? -> rename to FILE.<n>, begin FILE -> write the line -> head
 //! ```
 
@@ -24,33 +24,33 @@ use super::{
     record::Event,
 };
 
-/// Most bytes of one line, and of what is torn after it.
+/// The maximum size of a line, and of the torn bytes after it.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
-/// When a file is full.
+/// The maximum sizes of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rotation {
-    /// Most bytes of one.
+    /// The maximum size of a file, in bytes.
     pub max_bytes: u64,
-    /// Most bytes of all together: the oldest are removed. As many as there come to be if it is `None`.
+    /// The maximum size of all files together, in bytes: the oldest are removed. `None` for no limit.
     pub max_total: Option<u64>,
 }
 
 /// Why an audit file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Two servers would each go on from where the other does not.
+    /// Another server uses the file: two servers would continue the chain differently.
     #[error(
         "SANDBOX_AUDIT_FILE, {0}, is another server's. End that server, or name a file of its own for each."
     )]
     IsAnothers(PathBuf),
-    /// What is there cannot be gone on from.
+    /// The chain in the file cannot be continued.
     #[error(
         "SANDBOX_AUDIT_FILE, {0}: {1}. Move the file away with its older ones and its .head, and note its last hash; \
          a new chain then begins."
     )]
     NotOurs(PathBuf, &'static str),
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("SANDBOX_AUDIT_FILE, {0}, cannot be used: {1}.")]
     Io(PathBuf, #[source] io::Error),
 }
@@ -62,15 +62,15 @@ pub(super) struct Writer {
     rotation: Rotation,
     key: Key,
     file: File,
-    /// Bytes of the file, as far as they are whole lines.
+    /// The number of bytes up to the end of the last whole line.
     len: u64,
-    /// A part of a line may follow them.
+    /// A part of a line may follow the last whole line.
     is_torn: bool,
-    /// The file was renamed, and the next one could not be made.
+    /// The file was renamed, and the next one could not be created.
     is_moved: bool,
     last: Position,
     head: Head,
-    /// The head names the last line.
+    /// The head file names the last line.
     is_said: bool,
 }
 
@@ -96,12 +96,12 @@ impl Writer {
         let len = file.metadata().map_err(unusable)?.len();
         let found = disagreement(said, last);
         let last = match (last, said) {
-            // Without the one, the files were moved away.
+            // A head file without lines: the files were moved away.
             (Some((last, _)), _) | (None, Said::Last(last)) => last,
             (None, Said::Nothing | Said::Unreadable) => Position::START,
         };
         if said == Said::Nothing && last == Position::START {
-            // Before there is a line: a head that is gone is then never that of a file that was just begun.
+            // Written before the first line: a missing head file is then never that of a file that was just begun.
             head.begin(last, &key).map_err(unusable)?;
         }
         let mut writer = Self {
@@ -123,7 +123,7 @@ impl Writer {
             Torn::After(torn) => (Some(Digest::of(torn)), true),
         };
         if is_unended {
-            // What is torn stays where it is, for whoever wants to see it.
+            // The torn line stays in the file as evidence.
             writer.write(b"\n").map_err(unusable)?;
         }
         writer.append(&Event::started(server, digest, found)).map_err(unusable)?;
@@ -141,7 +141,7 @@ impl Writer {
     /// Appends a line.
     ///
     /// # Errors
-    /// It was not written, and nothing of it is left but what [`settle`](Self::settle) takes away.
+    /// If the line was not written. [`settle`](Self::settle) removes what was written of it.
     pub(super) fn append(&mut self, says: &impl Serialize) -> io::Result<()> {
         if self.append_line(says)?
             && let Err(error) = self.remove_oldest()
@@ -151,7 +151,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The same; whether it is in another file than the line before.
+    /// Appends a line without removing old files. Returns whether the line is in another file than the one before.
     fn append_line(&mut self, says: &impl Serialize) -> io::Result<bool> {
         let (line, next) = line(self.last, &self.key, says);
         let is_full = self.len > 0 && self.len + line.len() as u64 > self.rotation.max_bytes;
@@ -165,7 +165,7 @@ impl Writer {
         Ok(is_new)
     }
 
-    /// Removes the oldest files, as many as are too many, and says first which.
+    /// Removes the oldest files beyond the limit, after a line that says which.
     fn remove_oldest(&mut self) -> io::Result<()> {
         let Some(most) = self.rotation.max_total else { return Ok(()) };
         let mut older = pieces::older(&self.path)?;
@@ -184,15 +184,15 @@ impl Writer {
         older.iter().try_for_each(|(_, path)| fs::remove_file(path))
     }
 
-    /// Nothing is to be done but to append.
+    /// Whether [`settle`](Self::settle) has nothing to do.
     pub(super) fn is_settled(&self) -> bool {
         !self.is_torn && self.is_said
     }
 
-    /// Takes away what is torn, and has the head name the last line.
+    /// Removes a torn line, and writes the last line's position to the head file.
     ///
     /// # Errors
-    /// If that cannot be done yet.
+    /// If one of these still fails.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         self.mend()?;
         self.head.say(self.last, &self.key)?;
@@ -200,7 +200,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until all of it is on the disk.
+    /// Waits until the file and its head file are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()?;
         self.head.sync()
@@ -210,7 +210,7 @@ impl Writer {
         self.mend()?;
         if let Err(error) = self.file.write_all(bytes) {
             self.is_torn = true;
-            // If this cannot be done either, it is tried again before anything is written.
+            // If this fails, too, it is tried again before the next write.
             let _ = self.mend();
             return Err(error);
         }
@@ -226,7 +226,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in a new file.
+    /// Renames the full file and begins a new one.
     fn rotate(&mut self) -> io::Result<()> {
         if !self.is_moved {
             self.mend()?;
@@ -245,35 +245,35 @@ impl Writer {
     }
 }
 
-/// A file to append to, for its owner alone. It is locked as well as its head, because another server may know it by
-/// another name, through a link.
+/// Opens or creates a file to append to, for its owner alone. It is locked in addition to its head file, because
+/// another server may know it by another name, through a link.
 fn begin(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).read(true).append(true).mode(0o600);
-    // Nobody waits for who reads a pipe.
+    // So that opening a pipe does not wait for a reader.
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     let file = pieces::regular(file)?;
     file.try_lock()?;
     Ok(file)
 }
 
-/// How a chain ends that is there.
+/// The end of an existing chain.
 #[derive(Debug, Default)]
 struct End {
-    /// Its last whole line, and the hash of the one before.
+    /// The last whole line, and the hash of the line before it.
     last: Option<(Position, Hash)>,
-    /// What comes after that, in the newest file.
+    /// The bytes after that in the newest file.
     torn: Torn,
 }
 
-/// What a killed server has left of a line.
+/// The part of a line that a killed server has written.
 #[derive(Debug, Default)]
 enum Torn {
     #[default]
     Nothing,
-    /// All of it but its newline.
+    /// The whole line without its newline.
     OfNewline,
-    /// This, and whatever a server may have left that was killed when it had found it.
+    /// These bytes. Later servers that were killed while they reported the part may have added more.
     After(Vec<u8>),
 }
 
@@ -289,7 +289,7 @@ impl End {
         let unusable = |error| OpenError::Io(path.to_owned(), error);
         let mut end = Self::default();
         let mut pieces = pieces::open(path).map_err(unusable)?;
-        // One that was begun when the server was killed may have no whole line.
+        // The newest file may have no whole line, if the server was killed when it had begun the file.
         while let Some(piece) = pieces.pop() {
             let tail = tail(&piece.file).map_err(unusable)?;
             let Some((line, known)) = last_line(&tail) else {
@@ -321,8 +321,8 @@ impl End {
         Ok(end)
     }
 
-    /// The same, where a line that lacks its newline alone is whole: with that it is what it was to be. One that is not
-    /// made with the key is nobody's, and torn.
+    /// Counts a line that lacks only its newline as whole: the newline is added. A line that was not made with the key
+    /// may be anyone's, and counts as torn.
     fn completed(self, key: &Key) -> Self {
         let Torn::After(torn) = &self.torn else { return self };
         let line = [torn, &b"\n"[..]].concat();
@@ -340,7 +340,7 @@ impl End {
     }
 }
 
-/// Where the last whole line is, and what it says.
+/// The range of the last whole line, and its fields.
 fn last_line(tail: &[u8]) -> Option<(Range<usize>, Known)> {
     let mut end = tail.len();
     while let Some(newline) = memrchr(b'\n', &tail[..end]) {
@@ -353,15 +353,15 @@ fn last_line(tail: &[u8]) -> Option<(Range<usize>, Known)> {
     None
 }
 
-/// Whether these may be the first bytes of a line, however few there are.
+/// Whether these bytes may be the first ones of a line.
 fn begins_like_a_line(bytes: &[u8]) -> bool {
     const BEGIN: &[u8] = br#"{"seq":"#;
     let common = bytes.len().min(BEGIN.len());
     bytes[..common] == BEGIN[..common]
 }
 
-/// What the head file said, if it did not name the last line. A server that was killed between a line and its head
-/// leaves one that names the line before.
+/// The contents of the head file, if it does not name the last line. The line before is accepted, too: a server that
+/// was killed between writing a line and the head file leaves it.
 fn disagreement(said: Said, last: Option<(Position, Hash)>) -> Option<FoundHead> {
     match (said, last) {
         (Said::Unreadable, _) | (Said::Nothing, Some(_)) => Some(FoundHead::None),
@@ -373,7 +373,7 @@ fn disagreement(said: Said, last: Option<(Position, Hash)>) -> Option<FoundHead>
     }
 }
 
-/// The end of a file, as far as a line and what is torn after it can reach.
+/// Reads the end of a file, enough for a line and the torn bytes after it.
 fn tail(file: &File) -> io::Result<Vec<u8>> {
     let len = file.metadata()?.len();
     let from = len.saturating_sub(2 * MAX_LINE as u64);

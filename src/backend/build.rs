@@ -1,22 +1,22 @@
-//! Making what sandboxes are made from.
+//! Building the image of sandboxes.
 
 use futures::future::BoxFuture;
 
 use super::BackendError;
 
-/// Makes the image of a backend's sandboxes.
+/// Builds the image of a backend's sandboxes.
 pub trait Builder: Send + Sync {
-    /// Whether the image is there and was built from what this program would build it from.
+    /// Whether the image exists and was built from the same files and base image that this program would use now.
     ///
     /// # Errors
-    /// If the engine cannot be reached, or declines to say.
+    /// If the engine cannot be reached, or refuses to inspect the image.
     fn is_current<'a>(
         &'a self,
         base_image: Option<&'a str>,
     ) -> BoxFuture<'a, Result<bool, BackendError>>;
 
-    /// Builds the image, and returns its size in bytes, 0 if the engine does not say. `progress` gets every
-    /// line of the builder's output as it comes.
+    /// Builds the image, and returns its size in bytes, 0 if the engine does not report it. `progress` receives every
+    /// line of the builder's output as it arrives.
     ///
     /// # Errors
     /// If the engine cannot be reached, or a step of the build fails.
@@ -27,10 +27,10 @@ pub trait Builder: Send + Sync {
     ) -> BoxFuture<'a, Result<u64, BackendError>>;
 }
 
-/// What an image is built with.
+/// The parameters of an image build.
 #[derive(Debug, Clone, Default)]
 pub struct BuildRequest<'a> {
-    /// Image to build on, if not the usual one.
+    /// The image to build on, if not the default one.
     pub base_image: Option<&'a str>,
     /// Build arguments: name and value.
     pub args: Vec<(String, String)>,

@@ -1,36 +1,36 @@
-//! What `llm-sandbox doctor` shows: a line each.
+//! Checks that `llm-sandbox doctor` shows, one to a line.
 
 use super::BackendError;
 
-/// One thing that was looked at, and what was found.
+/// One check and its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at, in a word or a few.
+    /// The subject of the check, in one word or a few.
     pub name: String,
-    /// What was found.
+    /// The result.
     pub finding: Finding,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// All is well.
+    /// No problem; the text describes the subject.
     Good(String),
-    /// It works, but not as well as it could.
+    /// A problem that does not prevent sandboxes, but limits them.
     Warning {
-        /// What is not well.
+        /// The problem.
         text: String,
         /// How to fix it.
         fix: String,
     },
-    /// Sandboxes cannot be started, or are not what they should be.
+    /// A problem because of which sandboxes cannot start, or break a promise.
     Fault {
-        /// What is wrong.
+        /// The problem.
         text: String,
         /// How to fix it.
         fix: String,
     },
-    /// It cannot be told here, and why.
+    /// The check is impossible here; the text says why.
     NotShown(String),
 }
 
@@ -41,7 +41,7 @@ impl Check {
     }
 }
 
-/// A fault, with what to do about it.
+/// A fault, with its fix.
 impl From<BackendError> for Finding {
     fn from(error: BackendError) -> Self {
         match error.parts() {
@@ -52,17 +52,17 @@ impl From<BackendError> for Finding {
 }
 
 impl Finding {
-    /// All is well.
+    /// A result without a problem.
     pub fn good(text: impl Into<String>) -> Self {
         Self::Good(text.into())
     }
 
-    /// It works, but not as well as it could.
+    /// A warning with its fix.
     pub fn warning(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::Warning { text: text.into(), fix: fix.into() }
     }
 
-    /// Something is wrong.
+    /// A fault with its fix.
     pub fn fault(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::Fault { text: text.into(), fix: fix.into() }
     }

@@ -1,26 +1,26 @@
-//! Why a backend could not do what it was asked.
+//! Errors of backends.
 
 use std::{error::Error, fmt, sync::Arc};
 
-/// What kind of failure it is, by which callers decide whether to try again.
+/// The kind of a failure, from which callers decide whether to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BackendErrorKind {
-    /// Nothing answers where the engine should be, or the connection broke.
+    /// The engine does not answer at its address, or the connection broke.
     Unreachable,
-    /// The engine is there, but this user may not use it.
+    /// The engine answers, but this user may not use it.
     Denied,
-    /// What sandboxes are made from or with, such as an image or a runtime, does not exist.
+    /// Something that sandboxes are made from, such as an image or a runtime, does not exist.
     TemplateMissing,
-    /// What sandboxes are made from was built for another version of this server.
+    /// Something that sandboxes are made from was built for another version of this server.
     TemplateOutdated,
-    /// The engine answered, and declined.
+    /// The engine answered, and refused.
     Refused,
-    /// No answer in time.
+    /// The engine did not answer in time.
     Timeout,
 }
 
 impl BackendErrorKind {
-    /// Whether the same request may succeed later without anybody changing a setting or building an image.
+    /// Whether the same request may succeed later without a change of settings and without a new image.
     pub fn is_transient(self) -> bool {
         match self {
             Self::Unreachable | Self::Refused | Self::Timeout => true,
@@ -29,14 +29,13 @@ impl BackendErrorKind {
     }
 }
 
-/// Why the backend could not do it: the kind, for programs, and one or two sentences, for people, that say
-/// how to fix it.
+/// An error of a backend: the kind, for programs, and one or two sentences, for people, that say how to fix it.
 #[derive(Debug, Clone)]
 pub struct BackendError {
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub kind: BackendErrorKind,
     message: String,
-    /// What to do, if the message does not say so itself.
+    /// How to fix it, if the message does not say so itself.
     fix: Option<String>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
@@ -47,18 +46,18 @@ impl BackendError {
         Self { kind, message: message.into(), fix: None, source: None }
     }
 
-    /// The same, with what to do: a sentence.
+    /// The same, with how to fix it: a sentence.
     #[must_use]
     pub fn with_fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// What is wrong and what to do, apart.
+    /// Returns what is wrong and how to fix it, separately.
     pub fn parts(&self) -> (&str, Option<&str>) {
         (&self.message, self.fix.as_deref())
     }
 
-    /// The same, with what it was caused by.
+    /// The same, with its cause.
     #[must_use]
     pub fn caused_by(self, source: impl Error + Send + Sync + 'static) -> Self {
         Self { source: Some(Arc::new(source)), ..self }

@@ -1,4 +1,4 @@
-//! Which backend the settings name: the one place that knows them all.
+//! Choice of the backend by the settings. No other module names all backends.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,18 +15,17 @@ use super::{
 };
 use crate::config::{Config, Engine};
 
-/// Longest that an engine may take to say whether it can be used.
+/// Longest that an engine may take to answer whether it can be used.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The backend that these settings name.
 ///
 /// # Errors
-/// If it needs a folder on this machine that cannot be made, or a file that cannot be used, or this program was built
-/// without it. Whether an engine
-/// answers shows later.
+/// If the backend needs a folder on this machine that cannot be made, or a file that cannot be used, or this program
+/// was built without the backend. The engine is not contacted yet.
 pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     Ok(match config.engine {
-        // Whoever has not chosen means Docker.
+        // Docker is the default.
         Engine::Auto | Engine::Docker => {
             let packages = config.packages_within();
             let packages = packages
@@ -56,18 +55,18 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
     })
 }
 
-/// The engine that `auto` means here and now.
+/// The engine that `auto` selects on this machine now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Which it is.
+    /// The engine.
     pub engine: Engine,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What would have to be done to use the other one, if that cannot be used now.
+    /// How to make the other engine usable, if it is not.
     pub instead: Option<String>,
 }
 
-/// The engine that `auto` means here and now, and why.
+/// Selects the engine that `auto` means on this machine now, with the reason.
 pub async fn choose(config: &Config) -> Choice {
     let ready = async |engine| {
         let backend =
@@ -75,11 +74,12 @@ pub async fn choose(config: &Config) -> Choice {
         backend.ready().await.map_err(|error| error.to_string())
     };
     let choice = first_ready(ready(Engine::Wasm), ready(Engine::Docker)).await;
-    // Where it is not in the program there is nothing to be done.
+    // Without the Cargo feature `wasm` the embedded engine cannot be set up.
     Choice { instead: choice.instead.filter(|_| cfg!(feature = "wasm")), ..choice }
 }
 
-/// Which of two it is, by whether they could start a sandbox now. Docker is not asked where there is no choice.
+/// Selects one of two engines, depending on whether they could start a sandbox now. If the embedded engine could not,
+/// Docker is selected without asking it.
 async fn first_ready(
     wasm: impl Future<Output = Result<(), String>>,
     docker: impl Future<Output = Result<(), String>>,

@@ -1,11 +1,12 @@
-//! Where callers are at home, among several servers behind one address: each caller's sessions are all on one server.
+//! The home servers of callers, among several servers behind one address. All sessions of a caller are on one server,
+//! the caller's home.
 //!
 //! ```text
-//!   nobody's --take--> one server's --leave, or taken over when that is gone--> another's
+//!   no home --take--> one server --leave, or taken over when that server is dead--> another server
 //! ```
 //!
-//! Nothing is decided here but who has whom. Every server can tell at any time, and two never both believe to have
-//! won the same caller.
+//! This module decides only which server has which caller. Every server can find out at any time, and two servers
+//! never both succeed in taking the same caller.
 
 use std::{fmt, net::SocketAddr};
 
@@ -15,11 +16,11 @@ use model::Principal;
 use super::BackendError;
 use crate::server_key::ServerKey;
 
-/// Tells callers apart and names none, to whoever has not the servers' secret.
+/// A pseudonym of a caller. Without the servers' secret it distinguishes callers but reveals no name.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CallerKey(String);
 
-/// Bytes of one.
+/// Bytes of a key.
 const BYTES: usize = 16;
 
 impl CallerKey {
@@ -29,18 +30,18 @@ impl CallerKey {
         Self(hex::encode(&derived[..BYTES]))
     }
 
-    /// Reads one back.
+    /// Parses the text of a key.
     pub fn parse(text: &str) -> Option<Self> {
         let is_valid = text.len() == 2 * BYTES && text.bytes().all(|b| b.is_ascii_hexdigit());
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// 32 hexadecimal digits.
+    /// The key as 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its first 32 bits, by which a URL shows where it belongs.
+    /// The first 32 bits of the key, which URLs contain to identify the caller's home.
     pub fn prefix(&self) -> u32 {
         u32::from_str_radix(&self.0[..8], 16).expect("hexadecimal digits")
     }
@@ -52,59 +53,60 @@ impl fmt::Debug for CallerKey {
     }
 }
 
-/// A caller's home as it was seen.
+/// A caller's home as it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Home {
     /// This server.
     Here,
-    /// Another one.
+    /// Another server.
     At(Claim),
-    /// None any more: whoever comes first takes it.
+    /// No server any more: the first one that tries takes the caller.
     Left(Claim),
 }
 
-/// What stands of a caller's home, and is replaced only as it stands.
+/// The record of a caller's home. A server can replace it only if its version has not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The server, as the owner of its sandboxes.
+    /// The server's name, which also marks its sandboxes.
     pub server: String,
-    /// Where other servers reach it.
+    /// The address at which other servers reach it.
     pub address: SocketAddr,
-    /// Changes whenever anything of it does.
+    /// Changes with every change of the record.
     pub version: String,
 }
 
-/// Who has which caller. Shared by all servers of one deployment.
+/// The homes of all callers. All servers of one deployment share them.
 pub trait Homes: fmt::Debug + Send + Sync {
-    /// Where a caller is at home, as far as is known without asking; `None` if nothing is.
+    /// The home of a caller as known without a request; `None` if it is not known.
     fn known(&self, caller: &CallerKey) -> Option<Home>;
 
-    /// What this server is called among them, once it has begun.
+    /// The name of this server among the others; `None` before it has started.
     fn name(&self) -> Option<String>;
 
-    /// Waits until it is known of all callers.
+    /// Waits until the homes of all callers are known.
     fn seen(&self) -> BoxFuture<'_, ()>;
 
-    /// The callers that something is known of whose keys begin so.
+    /// The callers with a known home whose keys begin with these 32 bits.
     fn beginning_with(&self, prefix: u32) -> Vec<CallerKey>;
 
-    /// The callers that are at home here.
+    /// The callers whose home is this server.
     fn here(&self) -> Vec<CallerKey>;
 
-    /// Makes this server a caller's home if it is nobody's, or still is as it was seen, and says whose it is now.
+    /// Makes this server a caller's home if the caller has none, or if the record is still the one in `instead_of`.
+    /// Returns the home after that.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If the home cannot be determined.
     fn take<'a>(
         &'a self,
         caller: &'a CallerKey,
         instead_of: Option<Claim>,
     ) -> BoxFuture<'a, Result<Home, BackendError>>;
 
-    /// This server is the caller's home no more. The next one goes on with the caller's sessions if there are any.
+    /// Releases a caller. If the caller has sessions, the next home continues them.
     fn leave<'a>(&'a self, caller: &'a CallerKey, has_sessions: bool) -> BoxFuture<'a, ()>;
 
-    /// The next caller that is not at home here any more, through no doing of this server.
+    /// Waits for the next caller whose home is no longer this server although this server has not released it.
     fn taken(&self) -> BoxFuture<'_, CallerKey>;
 }
 

@@ -1,4 +1,4 @@
-//! The sandbox image: its files, which this program carries in itself, and what they make. Pure.
+//! The sandbox image: its files, which are embedded in this program, and the build context made of them. Pure.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::template::{Library, Runtime, Template};
 /// The agent, a static program for Linux.
 pub const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
 
-/// Protocol version of [`AGENT`], which an image carries as a label.
+/// Protocol version of [`AGENT`]. An image has it as a label.
 pub const PROTOCOL: u32 = protocol::frame::PROTOCOL_VERSION;
 
 /// Label: the protocol version of the image's agent.
@@ -18,17 +18,17 @@ pub const LABEL_PROTOCOL: &str = "llm-sandbox.protocol";
 /// Label: [`content_id`] of the files that the image was built from.
 pub const LABEL_CONTENT: &str = "llm-sandbox.content";
 
-/// Label: [`libraries_id`] of what an image has besides the agent and the fork server.
+/// Label: [`libraries_id`] of the contents of an image besides the agent, the fork server and the kernels.
 pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 
-/// Label: what an image holds, as [`Template`] reads it.
+/// Label: the contents of an image, from which a [`Template`] is made.
 pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 
-/// The stage of the Dockerfile that its last one stands on.
+/// The stage of the Dockerfile on which its last stage is based.
 pub const LIBRARIES: &str = "libraries";
 
-/// The fork server and the kernel, programs for the image's Python: path in the build context and content.
-/// They are in the last stage, as the agent is.
+/// The fork server and the Python kernel, programs for the image's Python: path in the build context and content.
+/// They are in the last stage, as is the agent.
 pub const FORK_SERVER: [(&str, &[u8]); 5] = [
     ("runtimes/python/zygote.py", include_bytes!("../../sandbox-image/runtimes/python/zygote.py")),
     ("runtimes/python/facts.py", include_bytes!("../../sandbox-image/runtimes/python/facts.py")),
@@ -37,8 +37,8 @@ pub const FORK_SERVER: [(&str, &[u8]); 5] = [
     ("runtimes/python/carry.py", include_bytes!("../../sandbox-image/runtimes/python/carry.py")),
 ];
 
-/// What runs cells in JavaScript, a program for the image's Node: path in the build context and content. It is
-/// in the last stage as well.
+/// The JavaScript kernel, a program for the image's Node: path in the build context and content. It is in the last
+/// stage, too.
 pub const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
     "runtimes/javascript/kernel.cjs",
     include_bytes!("../../sandbox-image/runtimes/javascript/kernel.cjs"),
@@ -46,17 +46,17 @@ pub const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
 
 const DOCKERFILE: &str = include_str!("../../sandbox-image/Dockerfile");
 
-/// The libraries that programs are told of, a name a line.
+/// The libraries that clients see, one name to a line.
 const LIBRARIES_ON_PURPOSE: &str =
     include_str!("../../sandbox-image/runtimes/python/requirements.in");
 
-/// Those and all that they need, `name==version`.
+/// These libraries and all their dependencies, as `name==version`.
 const PINNED: &str = include_str!("../../sandbox-image/runtimes/python/requirements.txt");
 
-/// Which Node there is, `name==version`.
+/// The version of Node, as `name==version`.
 const NODE: &str = include_str!("../../sandbox-image/runtimes/javascript/requirements.txt");
 
-/// Files of the build context besides the agent and the certificates: name and content.
+/// Files of the build context except for the agent and the certificates: name and content.
 const FILES: &[(&str, &[u8])] = &[
     ("Dockerfile", DOCKERFILE.as_bytes()),
     ("runtimes/python/requirements.in", LIBRARIES_ON_PURPOSE.as_bytes()),
@@ -87,7 +87,8 @@ const FILES: &[(&str, &[u8])] = &[
     ),
 ];
 
-/// Tells whether an image was built from what this program would build it from.
+/// A hash of everything that this program would build an image from, except for build arguments. An image with
+/// another hash is out of date.
 pub fn content_id(base_image: Option<&str>) -> String {
     let mut hash = Sha256::new();
     for (name, content) in FILES.iter().chain(&[("agent", AGENT)]) {
@@ -99,8 +100,8 @@ pub fn content_id(base_image: Option<&str>) -> String {
     hex::encode(&hash.finalize()[..8])
 }
 
-/// Tells whether the libraries of an image are what this program would build: the same files, but for the
-/// last stage, on the same base and with the same build arguments.
+/// A hash of everything that the libraries of an image are built from: the files except for those of the last stage,
+/// the base image and the build arguments.
 pub fn libraries_id<'a>(
     base_image: Option<&str>,
     build_args: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -125,7 +126,7 @@ pub fn libraries_id<'a>(
     hex::encode(&hash.finalize()[..8])
 }
 
-/// The Python that this program builds into an image, of this version if it is known.
+/// The Python that this program builds into an image, with this version if it is known.
 pub fn python(version: Option<&str>) -> Runtime {
     let lines = LIBRARIES_ON_PURPOSE.lines().map(str::trim);
     let names = lines
@@ -145,8 +146,8 @@ pub fn python(version: Option<&str>) -> Runtime {
     }
 }
 
-/// The runtimes that this program builds into an image: Python of this version if it is known, Node, and
-/// the shell.
+/// The runtimes that this program builds into an image: Python with this version if it is known, Node, and the
+/// shell.
 pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
     let node = NODE.lines().find_map(|line| line.split_once("=="));
     let node = node.and_then(|(_, rest)| rest.split([' ', ';']).next());
@@ -164,13 +165,13 @@ pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
 }
 
 impl Template {
-    /// What this program would build, for where an image does not say what it holds.
+    /// The template of an image that this program would build, for images without a valid label.
     pub fn built_in(id: impl Into<String>) -> Self {
         Self { id: id.into(), runtimes: runtimes(None), world: model::World::System }
     }
 }
 
-/// The base image if no other is asked for.
+/// The base image if the caller does not choose another one.
 pub fn default_base() -> &'static str {
     let base = DOCKERFILE.lines().find_map(|line| line.strip_prefix("ARG BASE_IMAGE="));
     base.expect("the Dockerfile names one")
@@ -182,14 +183,14 @@ fn stages() -> (&'static str, &'static str) {
     (before, last)
 }
 
-/// The build context as a tar archive: of the whole image, or of its last stage on the image of the
-/// libraries with this id.
+/// The build context as a tar archive: for the whole image, or for its last stage on the libraries image with this
+/// id.
 ///
-/// `certificates` is a PEM bundle that the build trusts beside its own, for networks that inspect
-/// TLS; it is used to fetch packages and does not stay in the image.
+/// `certificates` is a PEM bundle that the build trusts in addition to its own, for networks that inspect TLS. It is
+/// used to fetch packages and does not stay in the image.
 ///
 /// # Errors
-/// A name or size that does not fit into an archive, which none of these has.
+/// If a name or size does not fit into an archive, which is never the case for these files.
 pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
     let last = libraries.map(|id| format!("FROM {id}\n{}", stages().1));
     let mut archive = tar::Builder::new(Vec::new());
@@ -197,7 +198,7 @@ pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(mode);
-        // The same files make the same layers, whenever they are built.
+        // A constant time, so that the same files make the same layers.
         header.set_mtime(1);
         archive.append_data(&mut header, name, content)
     };
@@ -206,9 +207,8 @@ pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u
         add(name, last.map_or(content, |last| last.as_bytes()), 0o644)?;
     }
     add("ca-certificates.crt", certificates, 0o644)?;
-    // Readable, although it would be undumpable from its first instruction on if it were not: gVisor
-    // loads programs as the container's user. The agent sees to it itself, long before there is
-    // any code beside it that could look.
+    // Readable, because gVisor loads programs as the container's user. An unreadable program would not be dumpable
+    // from its first instruction on; the agent makes itself undumpable instead, before it runs any user code.
     add("agent", AGENT, 0o555)?;
     archive.into_inner()
 }
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn the_agent_is_a_static_program() {
         assert_eq!(&AGENT[..4], b"\x7fELF");
-        // PT_INTERP names the loader of a dynamic one.
+        // A dynamic program names its loader in PT_INTERP.
         let has_loader = AGENT.windows(8).any(|bytes| bytes == b"/ld-linu" || bytes == b"/ld-musl");
         assert!(!has_loader);
     }

@@ -1,4 +1,4 @@
-//! What new sandboxes hold, for those who must know it at once.
+//! A cache of the backend's template, for callers that need it without delay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,13 +10,13 @@ use tokio::{
 
 use super::{Backend, template::Template};
 
-/// How long an answer of the backend holds.
+/// How long an answer of the backend is used.
 const CACHE_TIME: Duration = Duration::from_secs(10);
 
-/// Longest that anybody waits for the backend's answer.
+/// Longest that a caller waits for the backend's answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The template of a backend, which is asked for it every ten seconds at most.
+/// The template of a backend, which is asked for it at most every ten seconds.
 #[derive(Debug)]
 pub(crate) struct KnownTemplate {
     backend: Arc<dyn Backend>,
@@ -29,7 +29,8 @@ impl KnownTemplate {
         Self { backend, last: Mutex::default(), last_id: parking_lot::Mutex::default() }
     }
 
-    /// What they hold if nobody can say more: what this program would build, or the languages alone.
+    /// The template if the backend has never answered: the image that this program would build, or for the embedded
+    /// engine only the languages.
     fn usual(&self) -> Template {
         let world = self.backend.world();
         let mut template = Template { world, ..Template::built_in("") };
@@ -42,8 +43,8 @@ impl KnownTemplate {
         template
     }
 
-    /// What new sandboxes hold. Where that cannot be told, what they held when it last could, or what this
-    /// program would build.
+    /// The template of new sandboxes. If the backend does not answer, its last answer, or if it has never answered, the
+    /// image that this program would build.
     pub(crate) async fn get(&self) -> Template {
         let mut last = self.last.lock().await;
         if let Some((at, template)) = &*last
@@ -62,7 +63,7 @@ impl KnownTemplate {
         template
     }
 
-    /// Which one it was when the backend last told, without asking it.
+    /// The template's id in the backend's last answer. Does not ask the backend.
     pub(crate) fn last_id(&self) -> Option<Arc<str>> {
         self.last_id.lock().clone()
     }

@@ -1,5 +1,5 @@
-//! Removing what servers that have died left behind, and nothing that a living one owns: the leash
-//! that catches what the others cannot, because it needs nothing of the dead server.
+//! Removing the sandboxes of servers that have died, and none of a living server. A sweep needs nothing of the dead
+//! server, so it also removes sandboxes that neither the end of their stream nor the server's guard has removed.
 
 use std::{
     sync::Arc,
@@ -8,17 +8,17 @@ use std::{
 
 use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 
-/// Whether a sandbox may be removed, by what is known of its owner.
+/// Whether a sandbox may be removed, depending on its owner.
 ///
 /// | owner | running | never started, or ended |
 /// |---|---|---|
 /// | dead | removed | removed |
 /// | alive | kept | kept |
-/// | cannot be told | kept | removed when older than a minute |
-/// | none that we understand | removed | removed when older than a minute |
+/// | unknown | kept | removed when older than a minute |
+/// | no valid owner | removed | removed when older than a minute |
 ///
-/// One that holds its session is kept as long as it runs: another server may have gone on with it, which does not show
-/// on it, and if none has, it ends by itself.
+/// A resumable sandbox is never removed while it runs: another server may have taken it over, which its mark does not
+/// show, and if none has, it ends by itself.
 pub fn may_remove(found: &Found, now: SystemTime) -> bool {
     let owner = found.owner.as_ref().map(|owner| owner.life);
     if found.holds && found.state == FoundState::Running {
@@ -33,7 +33,7 @@ pub fn may_remove(found: &Found, now: SystemTime) -> bool {
     }
 }
 
-/// Looks for leftovers once. Errors are logged: a server works without sweeping.
+/// Removes leftovers once. Errors are only logged: a server works without sweeping.
 pub async fn sweep(backend: &dyn Backend) {
     let all = match backend.list().await {
         Ok(all) => all,
@@ -51,13 +51,13 @@ pub async fn sweep(backend: &dyn Backend) {
     }
 }
 
-/// Removes all that one server owns, which must be dead, until nothing comes up any more: an engine
-/// may still be carrying out what the server asked of it last.
+/// Removes all sandboxes of one server, which must be dead, but those that are resumable and run. Repeats until no
+/// more appear: the engine may still be executing the server's last requests.
 pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
-    /// Listings in a row that must find nothing.
+    /// Consecutive listings that must find nothing.
     const EMPTY_LISTINGS: u32 = 4;
     const LISTING_INTERVAL: Duration = Duration::from_millis(500);
-    /// After these, what is left is left to other servers' sweeps.
+    /// Limit of listings, after which the sweeps of other servers remove the rest.
     const MAX_LISTINGS: u32 = 40;
 
     let mut quiet = 0;
@@ -73,8 +73,7 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
                     }
                 }
             }
-            // An engine that does not answer may come back; one that lets nobody in will not let us in
-            // later.
+            // An engine that does not answer may recover; one that denies access will deny it later, too.
             Err(error) if error.kind.is_transient() => quiet = 0,
             Err(_) => return,
         }
@@ -85,7 +84,7 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
     }
 }
 
-/// Sweeps at once and then at every interval, for ever.
+/// Sweeps at once and then at every interval. Never returns.
 pub async fn sweep_regularly(backend: Arc<dyn Backend>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     loop {
@@ -112,7 +111,7 @@ mod tests {
             is_in_use: false,
         };
         let cases = [
-            // alive, age in seconds, owner -> removed
+            // running, age in seconds, owner -> removed
             (true, 3600, Some(Life::Alive), false),
             (false, 3600, Some(Life::Alive), false),
             (true, 0, Some(Life::Dead), true),

@@ -1,38 +1,39 @@
-//! What a sandbox holds, as an image says it of itself in a label:
+//! The contents of a sandbox, as its image describes them in a label:
 //!
 //! ```json
 //! { "runtimes": [ { "name": "python", "version": "3.13.5",
 //!                   "libraries": [ { "name": "pandas", "version": "3.0.1" } ] } ] }
 //! ```
 //!
-//! An image FROM ours inherits the label, and one that adds libraries sets its own. Versions may be omitted.
+//! An image that is based (FROM) on this program's inherits the label; if it adds libraries, it sets its own label.
+//! Versions may be omitted.
 
 use model::World;
 use serde::{Deserialize, Serialize};
 
-/// What new sandboxes are made from.
+/// The template of new sandboxes: an image or a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// Another one than before means that what was made before is out of date.
+    /// Changes when existing sandboxes become out of date.
     pub id: String,
-    /// What can run in them.
+    /// The runtimes in a sandbox.
     pub runtimes: Vec<Runtime>,
-    /// What programs find there.
+    /// The environment of programs in a sandbox.
     pub world: World,
 }
 
-/// What interprets programs, and what these can use.
+/// An interpreter, and the libraries that its programs can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// Such as `python`.
+    /// The name, such as `python`.
     pub name: String,
-    /// Such as `3.13.5`, if it is known.
+    /// The version, such as `3.13.5`, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The WebAssembly module that interprets it, on the embedded engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// Those that are there on purpose, not all that they need in turn.
+    /// The libraries that were chosen, without their own dependencies.
     #[serde(default)]
     pub libraries: Vec<Library>,
 }
@@ -40,9 +41,9 @@ pub struct Runtime {
 /// A library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
-    /// As it is installed.
+    /// The name by which it is installed.
     pub name: String,
-    /// If it is known.
+    /// The version, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
@@ -61,11 +62,11 @@ pub(crate) fn to_label(runtimes: Vec<Runtime>) -> String {
 /// Longest label, in bytes.
 const MAX_LABEL_BYTES: usize = 64 << 10;
 
-/// Most libraries of all runtimes together. Their names are read by a model before its first call.
+/// Most libraries of all runtimes together. A model reads their names before its first call.
 const MAX_LIBRARIES: usize = 200;
 
-/// What a label says; `None` if it is not of this form. Whoever makes an image says this to models: names are
-/// names, and not many.
+/// Reads a label; `None` if it is invalid. Models read what an image's author writes here, so names must look like
+/// names, and their number is limited.
 pub(crate) fn from_label(text: &str) -> Option<Vec<Runtime>> {
     if text.len() > MAX_LABEL_BYTES {
         return None;
@@ -78,7 +79,7 @@ pub(crate) fn from_label(text: &str) -> Option<Vec<Runtime>> {
     (are_named && libraries().count() <= MAX_LIBRARIES).then_some(runtimes)
 }
 
-/// Whether these are as names and versions are written.
+/// Whether this is a valid name with a valid version or none: 1 to 64 ASCII letters, digits or `._+!-` each.
 fn is_name(name: &str, version: Option<&str>) -> bool {
     let is_word = |text: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+!-".contains(c);
@@ -88,7 +89,7 @@ fn is_name(name: &str, version: Option<&str>) -> bool {
 }
 
 impl Template {
-    /// The names of a runtime's libraries; none if there is no such runtime.
+    /// The names of a runtime's libraries; empty if there is no such runtime.
     pub fn libraries(&self, runtime: &str) -> Vec<&str> {
         let named = self.runtimes.iter().filter(|known| known.name == runtime);
         named.flat_map(|runtime| &runtime.libraries).map(|library| &*library.name).collect()

@@ -1,4 +1,4 @@
-//! `llm-sandbox audit`: whether an audit file is whole, and where it is not.
+//! `llm-sandbox audit`: checks whether an audit file is complete, and reports where it is not.
 
 use std::process::ExitCode;
 

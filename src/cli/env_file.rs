@@ -1,19 +1,19 @@
-//! Which file a command reads settings from. Pure.
+//! Chooses the file that a command reads settings from. Pure.
 //!
-//! A client starts a server over stdio in the folder of whatever project is open, and a script is run
-//! where it lies: neither folder's `.env` says what a sandbox may reach. A person who starts a server for
-//! others, or asks about it, does so where its settings are.
+//! A client starts a server over stdio in the folder of the project that is open, and a person runs a script
+//! in the script's folder: the `.env` of neither folder may decide what a sandbox can reach. A person who
+//! starts a server for others, or checks it, does so in the folder with its settings.
 
 use std::{ffi::OsString, path::PathBuf};
 
 use super::Command;
 use crate::config::{EnvFile, Transport};
 
-/// The file that is read where a command reads one without being told which.
+/// The default file of commands that have one.
 const HERE: &str = ".env";
 
-/// The file for this command. `named` is what `--env-file` or `SANDBOX_ENV_FILE` says, and `transport` what
-/// `SANDBOX_TRANSPORT` says in the environment.
+/// The file for this command. `named` is the value of `--env-file` or `SANDBOX_ENV_FILE`, and `transport` the
+/// value of `SANDBOX_TRANSPORT` in the environment.
 pub(super) fn env_file(
     command: &Command,
     named: Option<OsString>,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// The file that these arguments lead to.
+    /// The file that these arguments select.
     fn file(arguments: &[&str], transport: Option<&str>) -> EnvFile {
         let arguments = std::iter::once(&"llm-sandbox").chain(arguments);
         let cli = Cli::try_parse_from(arguments).expect("valid");

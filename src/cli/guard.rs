@@ -1,9 +1,9 @@
-//! A small child of the server that outlives it just long enough.
+//! A small child process of the server, which outlives it only to clean up.
 //!
-//! A container that was created but not started when its server is killed never starts, so it never
-//! ends by itself; and a sweep comes only with the next server. The guard waits for its input to
-//! close, which the kernel does for every way of dying, and then removes what the server owned.
-//! A server that ends in good order dismisses it first.
+//! If the server is killed after it created a container but before it started it, the container never starts,
+//! and so never ends by itself; and the next sweep comes only with the next server. The guard waits for its
+//! input to close, which the kernel does however the server dies, and then removes what the server owned. A
+//! server that ends normally dismisses it first.
 
 use std::process::{ExitCode, Stdio};
 
@@ -21,7 +21,7 @@ use crate::{
 /// The server's side.
 pub(super) struct Guard(Child);
 
-/// What a server says that leaves nothing behind.
+/// The message of a server that leaves nothing behind.
 const DISMISSED: u8 = b'.';
 
 impl Guard {
@@ -35,7 +35,7 @@ impl Guard {
         let child = Command::new(program)
             .args(["guard", "--engine", engine.as_str(), &owner.to_string()])
             .stdin(Stdio::piped())
-            // Not the server's: a client waits for these to close.
+            // Not the server's own: a client waits for those to close.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             // Out of reach of a signal to the server's group, such as a terminal's Ctrl-C.
@@ -52,13 +52,13 @@ impl Guard {
     }
 }
 
-/// The guard's side: waits for the server's end.
+/// The guard's side: waits for the server to end.
 pub(super) async fn guard(config: &Config, owner: &OwnerId) -> ExitCode {
     let backend = match super::backend(config) {
         Ok(backend) => backend,
         Err(code) => return code,
     };
-    // It ends when its work is done, and whoever ends the server by a signal to all wants it done.
+    // The guard ends when its work is done. A signal to all processes must not stop that work.
     let ignored = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let _ignored: Vec<_> = ignored.into_iter().filter_map(|kind| signal(kind).ok()).collect();
 

@@ -1,4 +1,4 @@
-//! `llm-sandbox health`: for health checks, in places where there is no curl.
+//! `llm-sandbox health`: for health checks on systems without curl.
 
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -11,26 +11,26 @@ use tokio::{net::TcpStream, time::timeout};
 
 use crate::{config::Config, http};
 
-/// Until the whole answer is there. The server itself gives its engine less.
+/// Time for the complete answer. The server itself gives its engine less.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Most bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// Whether the server could start a session.
+/// Reports whether the server could start a session.
 pub(super) async fn health(config: &Config) -> ExitCode {
     let address = address(config);
     report(address, timeout(ANSWER_TIMEOUT, get(address, "/ready")).await)
 }
 
-/// Whether a server of this program answers, whether or not it can start a session.
+/// Whether a server of this program answers, even if it cannot start a session.
 pub(super) async fn is_served(config: &Config) -> bool {
     let asked = timeout(ANSWER_TIMEOUT, get(address(config), "/health")).await;
     let Ok(Ok((StatusCode::OK, body))) = asked else { return false };
     serde_json::from_str::<Value>(&body).is_ok_and(|body| body["server"] == env!("CARGO_PKG_NAME"))
 }
 
-/// Where a server with these settings can be reached from here.
+/// The address at which a server with these settings can be reached from this machine.
 fn address(config: &Config) -> SocketAddr {
     http::reachable(SocketAddr::new(config.http_host, config.http_port))
 }

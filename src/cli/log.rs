@@ -1,4 +1,4 @@
-//! Where log lines go: stderr and a file. Never to stdout, which is the protocol's.
+//! Writes log lines to stderr and a file, never to stdout, which belongs to the protocol.
 
 use std::{
     env,
@@ -18,19 +18,19 @@ use crate::config::{Config, LogFile, LogFormat};
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Where the file is if the settings do not say.
+/// The log file if the settings do not name one.
 pub(super) enum Usual {
-    /// `logs/sandbox.log` where the program was started.
+    /// `logs/sandbox.log` in the working folder.
     WorkingFolder,
-    /// Among the files that programs keep for their user.
+    /// A file in the user's folder for state.
     UsersState,
 }
 
-/// Starts logging, until what is returned is dropped. A file that cannot be written is said so on
-/// stderr and done without: a server may well be started in a folder that it must not write to.
+/// Starts logging, until the result is dropped. If the file cannot be opened, a warning says so and lines go
+/// to stderr alone: a server may be started in a folder that it must not write to.
 ///
-/// Lines are written by threads of their own, which drop them when they cannot keep up: a client
-/// that does not read stderr must not stop the server.
+/// Separate threads write the lines, and drop lines if they cannot keep up: a client that does not read
+/// stderr must not block the server.
 #[must_use]
 pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
     let (stderr, guard) = tracing_appender::non_blocking(io::stderr());
@@ -48,9 +48,8 @@ pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
             Err(error) => failed = Some((path, error)),
         }
     }
-    // Libraries speak up only for what is wrong; below that they log whole messages. rmcp warns of
-    // every error that it sends, with what its client asked for, and takes a client that goes away for
-    // a fault.
+    // Libraries log only warnings and errors: at lower levels they log whole messages. rmcp logs a warning with the
+    // client's request for every error that it sends, and treats a client that disconnects as a fault.
     let level = config.log_level;
     let filter = EnvFilter::new(format!("warn,rmcp=error,rmcp::service=off,llm_sandbox={level}"));
     let _ = tracing_subscriber::registry().with(layers).with(filter).try_init();
@@ -62,12 +61,12 @@ pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
     guards
 }
 
-/// Access to the log's folder and file where they have to be made, before the umask.
+/// Modes of the log's folder and file when they are created, before the umask.
 type Modes = (u32, u32);
 
 const ORDINARY: Modes = (0o777, 0o666);
 
-/// Names of sessions are nobody else's business on a machine that others use.
+/// Other users of the machine must not read the names of sessions.
 const PRIVATE: Modes = (0o700, 0o600);
 
 fn file(setting: &LogFile, usual: Usual) -> Option<(PathBuf, Modes)> {
@@ -82,8 +81,8 @@ fn file(setting: &LogFile, usual: Usual) -> Option<(PathBuf, Modes)> {
     }
 }
 
-/// Where a user's programs keep what is neither settings nor documents: the XDG base directory
-/// specification has it so, in which a relative path is as good as none. macOS has a folder for logs.
+/// The folder for the state of a user's programs, by the XDG base directory specification, which says to
+/// ignore relative paths. macOS has a folder for logs.
 fn state_folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let usual = if cfg!(target_os = "macos") { "Library/Logs" } else { ".local/state" };

@@ -1,6 +1,6 @@
-//! The command line: arguments only. What each command does is in its own file.
+//! The command line: arguments only. Each command is in a file of its own.
 
-/// Prints a line. A reader that has seen enough, such as `head`, is no error.
+/// Prints a line. If the reader has closed the pipe, such as `head`, that is not an error.
 macro_rules! print_line {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -232,7 +232,7 @@ pub fn main() -> ExitCode {
     let command = cli.command.unwrap_or_default();
     #[cfg(feature = "wasm")]
     match command {
-        // Processes with one purpose: no settings, no threads but their own.
+        // Processes with one purpose: they read no settings and need no runtime.
         Command::EmbeddedAgent(args) => return args.run(),
         Command::ToolAgent(args) => return args.run(),
         Command::CompileTool(args) => return args.run(),
@@ -242,10 +242,10 @@ pub fn main() -> ExitCode {
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
     let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
     let config = match command {
-        // It removes sandboxes, for which it needs no other setting; and the file that its server read
-        // may be another by now.
+        // The guard removes sandboxes and needs no other setting; the file that its server read may have
+        // changed since.
         Command::Guard { engine, .. } => Ok(Config { engine, ..Config::default() }),
-        // Reading all settings makes a file of tokens that is not there.
+        // `Config::load` would create a missing file of tokens; this fails first if the file is missing.
         Command::Token { .. } => {
             config::tokens_in_clear(&env_file).and_then(|_| Config::load(&env_file))
         }
@@ -271,7 +271,7 @@ pub fn main() -> ExitCode {
         match command {
             Command::Serve { http } => {
                 let transport = if http { Transport::Http } else { config.transport };
-                // Over stdio there is nobody to share with, as the log says.
+                // A server over stdio shares its callers with no other server.
                 let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
                 Box::pin(serve::serve(Config { transport, peer_address, ..config })).await
             }
@@ -297,13 +297,13 @@ pub fn main() -> ExitCode {
             Command::Health => health::health(&config).await,
         }
     });
-    // A thread may still wait for input that never comes; nothing is left to wait for.
+    // A thread may still block on input that never comes, so do not wait for it.
     runtime.shutdown_background();
     code
 }
 
-/// The settings with the engine that they mean here and now, for commands that start sandboxes. Once chosen, it is
-/// that for as long as this program runs.
+/// For commands that start sandboxes, replaces `auto` by an engine that can be used now. The choice holds for
+/// as long as this program runs.
 async fn settle_engine(config: Config, command: &Command) -> Config {
     let starts =
         matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
@@ -313,7 +313,7 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     } else {
         config
     };
-    // One that waits has no caller yet, and so nothing under which it could be kept.
+    // A pooled sandbox has no caller yet, under which its state could be saved.
     let is_kept = config.engine == Engine::Wasm && config.state_dir.is_some();
     if is_kept || !config.has_sessions() {
         return Config { pool_size: 0, ..config };
@@ -321,7 +321,7 @@ async fn settle_engine(config: Config, command: &Command) -> Config {
     config
 }
 
-/// The backend of these settings. Without one, the exit code, and the reason is said.
+/// The backend of these settings. If there is none, prints the reason and returns the exit code.
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, ExitCode> {
     backend::factory::of(config).map_err(|error| {
         eprintln!("llm-sandbox: {error}");
@@ -329,7 +329,7 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, ExitCode> {
     })
 }
 
-/// Cancelled by SIGINT or SIGTERM.
+/// A token that SIGINT or SIGTERM cancels.
 fn stop_signal() -> std::io::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,7 +1,7 @@
-//! `llm-sandbox doctor --probe`: a real sandbox, seen from within.
+//! `llm-sandbox doctor --probe`: checks a real sandbox from inside.
 //!
-//! What the options ask for and what the kernel does are two things; an engine, a runtime or a
-//! host may quietly do less. The probe tries each promise from inside and reports what happened.
+//! The kernel may enforce less than the options ask for, because of an engine, a runtime or a host that
+//! silently does less. The probe tries each promise from inside and reports what happened.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `llm-sandbox run`: a script in a fresh sandbox, for a person at a shell.
+//! `llm-sandbox run`: runs a script in a fresh sandbox, for a person at a shell.
 
 use std::{
     fs,
@@ -19,14 +19,14 @@ use crate::{
     sessions::{Open, Opened, Program, RuntimeName, Sessions, Upload},
 };
 
-/// Exit code of a script that was killed at its deadline, as timeout(1) has it.
+/// Exit code of a script that was killed at its deadline, as with timeout(1).
 const EXIT_TIMEOUT: u8 = 124;
 
-/// Why there is nothing to pass on from the script.
+/// The reason why the script has no result.
 enum Failed {
     /// Bad arguments.
     Usage(String),
-    /// The machine, not the script.
+    /// A fault of the machine, not of the script.
     Unavailable(String),
 }
 
@@ -43,11 +43,11 @@ impl From<Error> for Failed {
 }
 
 pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
-    // A person at a shell may run and read what fits; the limits for models guard their context.
+    // A person at a shell may run and read larger texts; the limits for models protect their context.
     config.max_code = 1 << 20;
     config.max_output = config.max_output.max(100_000);
     config.tracebacks = Tracebacks::Full;
-    // Nor is there a log to keep: what goes wrong is said here, and only once.
+    // This command has no log: errors are printed here, once.
     config.log_file = LogFile::None;
     config.log_level = tracing::Level::ERROR;
     let _log = log::start(&config, log::Usual::WorkingFolder);
@@ -86,7 +86,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
             "The script and its standard input together may be at most 1MiB.".into(),
         ));
     }
-    // Not before standard input is read: until then an interrupt ends the program by itself.
+    // Not before standard input is read: until then an interrupt ends the program as usual.
     let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;
     let limit = config.exec_timeout;
     let timeout = args.timeout.map_or(limit, Duration::from_secs);
@@ -95,7 +95,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));
     }
 
-    // Without an engine nothing is known of it, and that is said below.
+    // Without an engine the runtimes are unknown; that error is reported below.
     let there = sessions.template().await.runtimes;
     if !there.is_empty() && there.iter().all(|runtime| runtime.name != language.as_str()) {
         return Err(Failed::Usage(format!(
@@ -134,7 +134,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     Ok(report)
 }
 
-/// What a script is written in, by its name.
+/// The language of a script, by the extension of its name.
 fn language(script: &Path) -> Result<RuntimeName, Failed> {
     match script.extension().and_then(|ending| ending.to_str()) {
         None | Some("py") => Ok(RuntimeName::PYTHON),
@@ -162,7 +162,7 @@ fn read_stdin(path: &Path) -> Result<Vec<u8>, Failed> {
     Ok(all)
 }
 
-/// Into the session that is given, or a new one.
+/// Uploads a file into the given session or a new one.
 async fn upload(
     sessions: &Sessions,
     session: Option<SessionId>,
@@ -209,7 +209,7 @@ async fn save(
     })
 }
 
-/// The script's own, as a shell would show it.
+/// The script's exit code, as a shell would show it.
 fn exit_code(report: &RunReport) -> u8 {
     match report.outcome {
         Outcome::Timeout => EXIT_TIMEOUT,

@@ -44,7 +44,7 @@ pub(super) struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Is that agent until its server is gone.
+    /// Runs the agent until its server ends.
     pub(super) fn run(self) -> ExitCode {
         let Self { runtime, memory, data, scratch, packages, fuel, state } = self;
         let settings = embedded::Settings { memory, data, scratch, packages, fuel, state };
@@ -83,7 +83,7 @@ pub(super) async fn install(config: &Config, args: InstallArgs) -> ExitCode {
     }
 }
 
-/// Says what is done now: it may take minutes.
+/// Prints the current step, which may take minutes.
 fn begin_step(text: &str) {
     let mut out = io::stdout();
     let _ = write!(out, "  {text} ... ");

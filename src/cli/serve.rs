@@ -26,18 +26,18 @@ use crate::{
     signed_urls::SignedUrls,
 };
 
-/// Descriptors that are asked for: a connection each, and as many again for sandboxes and files. The
-/// usual limit is 1024.
+/// File descriptors to ask for: one for each connection, and as many again for sandboxes and files. The usual
+/// limit is 1024.
 const MAX_DESCRIPTORS: u64 = 8192;
 
-/// How long a server that is told to end goes on where others take its place: a cluster's nodes hear within a second or
-/// two that it is not to be sent anything more.
+/// How long a server that was told to end continues if other servers take its place: a cluster's nodes learn
+/// within a second or two that they must send it nothing more.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether what runs then has ended.
+/// Interval of checks whether the remaining runs have ended.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// What a person is told who has started a server for a client in a terminal.
+/// The text for a person who started a server for clients in a terminal.
 const IN_A_TERMINAL: &str = "\
 llm-sandbox: this is a server that an MCP client starts, and it speaks JSON-RPC here. Ctrl-C ends it.
   for Claude Code:         claude mcp add sandbox -- llm-sandbox
@@ -50,7 +50,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
         eprintln!("{IN_A_TERMINAL}");
     }
     let usual = match config.transport {
-        // A client starts it in the folder of whatever project is open, which is not for logs.
+        // A client starts it in the folder of the project that is open, which is no place for logs.
         Transport::Stdio => log::Usual::UsersState,
         Transport::Http => log::Usual::WorkingFolder,
     };
@@ -77,7 +77,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
 
 async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let (told, stop) = (stop_signal()?, CancellationToken::new());
-    // As many as there may be: with fewer it serves fewer at a time.
+    // As many descriptors as the hard limit allows: with fewer, the server takes fewer connections.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
     let backend = backend::factory::of(&config)?;
     backend.acquire().map_err(io::Error::other)?;
@@ -104,10 +104,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
         Transport::Http => Some(Endpoint::new(server.clone())),
     };
 
-    // Before anybody can ask for what is about to be there.
+    // Before clients can ask for the sessions that are adopted.
     sessions.adopt().await;
     if audit.is_some() {
-        // From then on it is known what sessions are made from.
+        // Audit lines need to say from which template sessions start.
         sessions.template().await;
     }
 
@@ -159,7 +159,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
         audit.close();
     }
     if let Some(guard) = guard {
-        // Otherwise it learns of our end as of any other, and does what we could not.
+        // An undismissed guard removes what this server left when it sees that the server has ended.
         if clean {
             guard.dismiss().await;
         }
@@ -168,8 +168,8 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     outcome
 }
 
-/// The audit file, if the settings name one, and where it goes on from: an operator who notes that elsewhere can tell
-/// later whether the file was made anew.
+/// Opens the audit file, if the settings name one, and logs its last line: an operator who records that
+/// elsewhere can tell later whether the file was replaced.
 fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
     let Some(path) = &config.audit_file else { return Ok(None) };
     let rotation = Rotation { max_bytes: config.audit_max_size, max_total: config.audit_max_total };
@@ -180,9 +180,8 @@ fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
     Ok(Some(audit))
 }
 
-/// Stops when it is told to. Where other servers take its place it goes on for a while: whatever spreads the clients over
-/// them has to hear first that this one ends, and what runs by then is waited for as long as for anything else at the
-/// end.
+/// Stops the server when it is told to end. If other servers take its place, it first continues for [`DRAIN`], until
+/// the load balancer has learned that it ends, and then waits for remaining runs, for at most the shutdown timeout.
 async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Sessions) {
     told.cancelled().await;
     if sessions.config().peer_address.is_some() {
@@ -197,7 +196,7 @@ async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Se
     stop.cancel();
 }
 
-/// Says in the log what is served, how and where.
+/// Logs what is served, how and where.
 fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
@@ -207,7 +206,7 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
         Transport::Stdio => {
             tracing::info!(version, engine, why, files = base, env_file, "serving MCP on stdio");
         }
-        // Clients elsewhere reach it by names that are not known here.
+        // Clients elsewhere reach the server by names that are not known here.
         Transport::Http if config.public_url.is_none() && address.ip().is_unspecified() => {
             tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
         }
@@ -244,7 +243,7 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
     }
 }
 
-/// Why a server for HTTP must not start without tokens, if one was set that it does not know.
+/// Why a server over HTTP must not start: it has no tokens, but a variable without effect that was meant to set some.
 fn is_open_by_mistake(config: &Config) -> Option<String> {
     if config.transport != Transport::Http || !config.auth_tokens.is_empty() {
         return None;
@@ -257,7 +256,7 @@ fn is_open_by_mistake(config: &Config) -> Option<String> {
     })
 }
 
-/// Says in the log which settings have no effect, though somebody has set them.
+/// Logs which variables have no effect although they are set.
 fn tell_of_ignored(config: &Config) {
     for Foreign { name, ours } in &config.foreign {
         tracing::warn!("{name} has no effect: here it is called {ours}");
@@ -270,7 +269,7 @@ fn tell_of_ignored(config: &Config) {
     }
 }
 
-/// That there is a limit of instructions and nobody who counts them, if that is so.
+/// Why a limit of instructions has no effect, if one is set and no engine counts them.
 pub(super) fn fuel_is_ignored(config: &Config) -> Option<String> {
     let counts = !config.has_sessions() || config.engine == Engine::Wasm;
     (config.fuel.is_some() && !counts).then(|| {
@@ -282,7 +281,7 @@ pub(super) fn fuel_is_ignored(config: &Config) -> Option<String> {
     })
 }
 
-/// Says in the log which tools of the operator's own there are, and if there are none where some were meant to be.
+/// Logs the operator's own tools, and a warning if the settings ask for some and there are none.
 fn tell_of_own(config: &Config, own: Option<&OwnTools>) {
     let Some(own) = own else {
         if !config.has_sessions() {

@@ -1,4 +1,4 @@
-//! `llm-sandbox token`: what a person pastes into a client.
+//! `llm-sandbox token`: prints the tokens that a person pastes into a client.
 
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub(super) fn token(file: &EnvFile, name: Option<&str>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What to do where none of the tokens is wanted.
+/// The advice if no token matches.
 fn none_found(tokens: &[(String, String)]) -> String {
     if tokens.is_empty() {
         return "no tokens are set here. Set SANDBOX_AUTH_TOKENS_FILE or SANDBOX_AUTH_TOKENS as for \
@@ -37,7 +37,7 @@ fn none_found(tokens: &[(String, String)]) -> String {
     format!("there is no token of that name; there are tokens for: {}", names.join(", "))
 }
 
-/// How a person gets at a server's tokens in another shell.
+/// How a person prints a server's tokens in another shell.
 pub(super) fn how_to_print(from: &TokensFrom) -> String {
     match from {
         TokensFrom::Environment => {
@@ -56,7 +56,7 @@ pub(super) fn how_to_print(from: &TokensFrom) -> String {
     }
 }
 
-/// As one word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     if text.chars().all(plain) {

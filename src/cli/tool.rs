@@ -1,4 +1,4 @@
-//! What servers start for tools of the operator's own: the process of a tool, and the compiler.
+//! The processes that servers start for tools of the operator's own: a tool's agent, and the compiler.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -26,7 +26,7 @@ pub(super) struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Is that agent until its server is gone.
+    /// Runs the agent until its server ends.
     pub(super) fn run(self) -> ExitCode {
         let Self { code, folder, memory, data, scratch, calls, show } = self;
         let pairs = show.chunks_exact(2);
@@ -44,7 +44,7 @@ pub(super) struct CompileArgs {
 }
 
 impl CompileArgs {
-    /// Compiles it. What is wrong with it goes to standard error.
+    /// Compiles the module. An error goes to standard error.
     pub(super) fn run(self) -> ExitCode {
         match compile(&self.module, &self.code) {
             Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,8 @@
-//! Values of settings that are one of a few, and how they are written.
+//! Settings with a few possible values, and how these are written.
 
 use std::{path::PathBuf, str::FromStr};
 
-/// Where a server's tokens are set.
+/// The source of a server's tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokensFrom {
     /// `SANDBOX_AUTH_TOKENS` in the environment.
@@ -16,27 +16,27 @@ pub enum TokensFrom {
 /// The file that log lines are written to, besides standard error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogFile {
-    /// Not set: the usual one of whoever writes it.
+    /// Not set: the default of the command.
     Usual,
-    /// This one.
+    /// This file.
     At(PathBuf),
-    /// Set to nothing: none.
+    /// Set to an empty value: no file.
     None,
 }
 
 /// How clients speak to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Over standard input and output, each client with a server of its own.
+    /// Over standard input and output, with one server for each client.
     Stdio,
-    /// Over HTTP, all of them with this one.
+    /// Over HTTP, with one server for all clients.
     Http,
 }
 
-/// What makes the sandboxes.
+/// The engine that runs the sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// Docker where it can be used, else the embedded engine where its runtime is installed.
+    /// Docker if it can be used, otherwise the embedded engine if its runtime is installed.
     Auto,
     /// Containers of a Docker engine.
     Docker,
@@ -49,7 +49,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As it is written in the settings.
+    /// The name in the settings.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -61,19 +61,19 @@ impl Engine {
     }
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// For people to read.
     Console,
     /// One JSON object a line.
     Json,
 }
 
-/// How tracebacks are shown.
+/// The format of tracebacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tracebacks {
-    /// With the frames that a model can do something about.
+    /// Only with frames that are useful to a model.
     Short,
     /// As the interpreter writes them.
     Full,

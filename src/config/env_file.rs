@@ -1,7 +1,7 @@
 //! Settings in a file, as `NAME=value` lines.
 //!
-//! Which file that is, if any, is for the command line to say: a folder may be somebody else's work, and
-//! what lies in it is not this server's configuration unless a person has said so.
+//! The command line decides which file that is, if any: a folder may belong to another project, and its files
+//! do not configure this server unless a person says so.
 
 use std::{
     collections::BTreeMap,
@@ -11,26 +11,25 @@ use std::{
 
 use super::setting::PREFIX;
 
-/// Names the file, in the environment alone.
+/// The environment variable that names the file. It cannot be set in the file itself.
 pub const VARIABLE: &str = "SANDBOX_ENV_FILE";
 
 /// The file that settings are read from besides the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvFile {
-    /// None, whatever lies in the working folder.
+    /// No file, even if the working folder has one.
     None,
-    /// This one. It is a mistake if it cannot be read.
+    /// This file. It is a mistake if it cannot be read.
     Named(PathBuf),
-    /// This one, if it is there.
+    /// This file, if it exists.
     IfPresent(PathBuf),
 }
 
-/// The path of a file, and what it sets.
+/// The path of a file, and its variables.
 type Settings = (PathBuf, BTreeMap<String, String>);
 
 impl EnvFile {
-    /// The absolute path of the file and what it sets; `None` where there is none. What is wrong with it
-    /// is added to `mistakes`.
+    /// The absolute path of the file and its variables; `None` if there is no file. Adds errors to `mistakes`.
     pub(super) fn read(&self, mistakes: &mut Vec<String>) -> Option<Settings> {
         let path = match self {
             Self::None => return None,
@@ -64,9 +63,9 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> BTreeMap<String
                     .push(format!("{path}: {VARIABLE} names this file and cannot be set in it"));
             }
             Ok((name, value)) => drop(vars.insert(name, value)),
-            // Such a file is often another program's; only our own lines concern us.
+            // The file often belongs to another program; only lines with our prefix matter.
             Err(dotenvy::Error::LineParse(line, _)) if !line.contains(PREFIX) => {}
-            // Without what follows the name: it may be a token.
+            // Without the value, which may be a token.
             Err(dotenvy::Error::LineParse(line, _)) => {
                 let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
                 let from = line.find(PREFIX).map_or("", |at| &line[at..]);
@@ -105,7 +104,7 @@ mod tests {
         for file in [EnvFile::IfPresent(path.clone()), EnvFile::Named(path.clone())] {
             assert_eq!(read(&file), (Some((path.clone(), vars.clone())), vec![]));
         }
-        // A folder cannot be read, named or not.
+        // A folder is an error in both cases.
         for file in [EnvFile::IfPresent(folder.path().into()), EnvFile::Named("/proc".into())] {
             let (vars, mistakes) = read(&file);
             assert!(vars.is_none() && mistakes.len() == 1, "{mistakes:?}");

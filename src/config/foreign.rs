@@ -1,5 +1,5 @@
-//! Variables that somebody has set for this program and that have no effect: those of programs like this one, and
-//! settings whose prefix is misspelt. The operator believes that they have one, and is told.
+//! Variables that are set for this program but have no effect: variables of similar programs, and settings
+//! with a misspelt prefix. The operator believes that they have an effect, so a warning names them.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use super::{
 /// A variable that is set and has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// Its name.
+    /// The variable's name.
     pub name: String,
-    /// The setting that does here what it is meant to do.
+    /// The setting that does here what the variable is meant to do.
     pub ours: &'static str,
 }
 
 impl Foreign {
-    /// Whether it was to say who has access: without effect it leaves the server open.
+    /// Whether it was meant to set tokens: without effect it leaves the server open.
     pub fn is_of_tokens(&self) -> bool {
         [AUTH_TOKENS.row.name, AUTH_TOKENS_FILE.row.name].contains(&self.ours)
     }
 }
 
-/// Those of other programs that are known. `LOG_LEVEL` is not one of them: too many programs have it.
+/// Known variables of other programs. `LOG_LEVEL` is not one of them: too many programs have it.
 const KNOWN: [(&str, &str); 7] = [
     ("WASM_SANDBOX_TIMEOUT", EXEC_TIMEOUT_S.row.name),
     ("WASM_SANDBOX_MEMORY_MB", MEMORY_LIMIT.row.name),
@@ -38,10 +38,10 @@ const KNOWN: [(&str, &str); 7] = [
     ("MCP_AUTH_TOKEN", AUTH_TOKENS.row.name),
 ];
 
-/// How like ours a prefix is that is meant to be it, from 0 to 1.
+/// Least similarity of a misspelt prefix to ours, from 0 to 1.
 const LIKE: f64 = 0.7;
 
-/// Those that are set and whose counterparts are not.
+/// The foreign variables that are set while their counterparts are not.
 pub(super) fn among(vars: &BTreeMap<String, String>) -> Vec<Foreign> {
     let is_set = |name: &str| vars.get(name).is_some_and(|value| !value.trim().is_empty());
     let known = |name: &str| KNOWN.iter().find(|(it, _)| *it == name).map(|(_, ours)| *ours);
@@ -52,7 +52,7 @@ pub(super) fn among(vars: &BTreeMap<String, String>) -> Vec<Foreign> {
     meant.filter(|it| is_set(&it.name) && !is_set(it.ours)).collect()
 }
 
-/// The setting whose name this is but for the prefix, as in `SANBOX_HTTP_PORT` or `LLM_SANDBOX_HTTP_PORT`.
+/// The setting that has this name except for the prefix, as in `SANBOX_HTTP_PORT` or `LLM_SANDBOX_HTTP_PORT`.
 fn misspelt(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_uppercase();
     let rows = table::GROUPS.iter().flat_map(|group| group.rows);

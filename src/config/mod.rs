@@ -1,5 +1,5 @@
-//! Settings: environment variables and a file of them in, one checked [`Config`] or all the
-//! mistakes at once out. Nothing falls back to a default silently.
+//! Settings: reads environment variables and a file, and returns one checked [`Config`] or all mistakes at
+//! once. An invalid value never silently becomes a default.
 
 mod choices;
 mod env_file;
@@ -60,33 +60,33 @@ pub struct Config {
     pub max_code: usize,
     /// `SANDBOX_DATA_LIMIT`: size of `/mnt/data`.
     pub data_limit: u64,
-    /// `SANDBOX_TIMEZONE`: that of programs, if it is not UTC.
+    /// `SANDBOX_TIMEZONE`: time zone of programs, if it is not UTC.
     pub timezone: Option<String>,
     /// `SANDBOX_PIDS_LIMIT`: processes and threads of a sandbox.
     pub pids_limit: u32,
     /// `SANDBOX_MAX_SESSIONS`.
     pub max_sessions: usize,
-    /// `SANDBOX_MAX_SESSIONS_PER_CLIENT`: of them, those of one principal.
+    /// `SANDBOX_MAX_SESSIONS_PER_CLIENT`: sessions of one principal among them.
     pub max_sessions_per_client: usize,
-    /// `SANDBOX_MAX_HIBERNATED`: sessions of one principal that hibernate besides.
+    /// `SANDBOX_MAX_HIBERNATED`: hibernated sessions of one principal beyond these.
     pub max_hibernated: usize,
-    /// `SANDBOX_POOL_SIZE`: sandboxes that wait, warm, for sessions that are not named.
+    /// `SANDBOX_POOL_SIZE`: warm sandboxes that wait for sessions without a given name.
     pub pool_size: usize,
     /// `SANDBOX_PRELOAD`: modules that are loaded before a run needs them; `None` for a new
     /// interpreter with each run.
     pub preload: Option<Vec<String>>,
-    /// Memory, in bytes, with which modules would be loaded ahead, if none are because of the limits alone.
+    /// Memory, in bytes, with which libraries would be preloaded, if only the limits prevent that.
     pub preload_needs: Option<u64>,
-    /// `SANDBOX_UNDO`: cells of a workspace that can be taken back.
+    /// `SANDBOX_UNDO`: cells of a workspace that can be undone.
     pub undo: u32,
-    /// `SANDBOX_EVICT_IDLE_M`: an unnamed session unused for this long gives way to a new one of its caller
-    /// when the limit is reached; never if there is none.
+    /// `SANDBOX_EVICT_IDLE_M`: when the limit is reached, an unnamed session unused for this long is replaced
+    /// by a new one of its caller; never if there is no value.
     pub evict_idle: Option<Duration>,
     /// `SANDBOX_HIBERNATE_AFTER_M`: a session unused for this long hibernates.
     pub hibernate_after: Duration,
     /// `SANDBOX_HOLD_S`: how long a sandbox outlives the connection to it.
     pub hold: Duration,
-    /// `SANDBOX_CLEANUP_INTERVAL_M`: how often leftovers of dead servers are looked for.
+    /// `SANDBOX_CLEANUP_INTERVAL_M`: how often the server looks for leftovers of dead servers.
     pub cleanup_interval: Duration,
     /// `SANDBOX_TOOLSETS`: tools that clients are offered.
     pub toolsets: Toolsets,
@@ -96,21 +96,21 @@ pub struct Config {
     pub transport: Transport,
     /// `SANDBOX_HTTP_HOST`.
     pub http_host: IpAddr,
-    /// `SANDBOX_HTTP_PORT`; 0 takes any that is free.
+    /// `SANDBOX_HTTP_PORT`; 0 takes any free port.
     pub http_port: u16,
-    /// `SANDBOX_PUBLIC_URL`: base of the URLs handed out, without a slash at the end.
+    /// `SANDBOX_PUBLIC_URL`: base of the URLs handed out, without a trailing slash.
     pub public_url: Option<String>,
-    /// `SANDBOX_ALLOWED_HOSTS`: names of the HTTP server besides its own.
+    /// `SANDBOX_ALLOWED_HOSTS`: further host names of the HTTP server.
     pub allowed_hosts: Vec<String>,
-    /// `SANDBOX_ALLOWED_ORIGINS`: sites whose pages may talk to it besides its own.
+    /// `SANDBOX_ALLOWED_ORIGINS`: other sites whose pages may call the HTTP server.
     pub allowed_origins: Vec<String>,
-    /// `SANDBOX_AUTH_TOKENS`, or what `SANDBOX_AUTH_TOKENS_FILE` holds.
+    /// `SANDBOX_AUTH_TOKENS`, or the content of the file `SANDBOX_AUTH_TOKENS_FILE`.
     pub auth_tokens: Tokens,
-    /// Where they came from, if there are any.
+    /// The source of the tokens, if there are any.
     pub tokens_from: Option<TokensFrom>,
-    /// `SANDBOX_METRICS_TOKEN`: of whoever reads the metrics, if that is nobody else.
+    /// `SANDBOX_METRICS_TOKEN`: token for reading the metrics, if only that one allows it.
     pub metrics_token: Option<Token>,
-    /// What `SANDBOX_KEY_FILE` holds; another one for each process if it is not set.
+    /// The key in `SANDBOX_KEY_FILE`; if it is not set, each process has a key of its own.
     pub server_key: Option<ServerKey>,
     /// `SANDBOX_RATE_LIMIT_PER_M`: requests of one principal in a minute, if they are limited.
     pub rate_limit: Option<NonZeroU32>,
@@ -118,21 +118,21 @@ pub struct Config {
     pub url_ttl: Duration,
     /// `SANDBOX_UPLOAD_ROOTS`: folders of the host that files may be uploaded from, over stdio.
     pub upload_roots: Vec<PathBuf>,
-    /// What may be installed.
+    /// `SANDBOX_PACKAGES`: packages that may be installed.
     pub packages: Allowed,
-    /// Bytes of packages of a session.
+    /// `SANDBOX_PACKAGES_LIMIT`: bytes of packages of a session.
     pub packages_limit: u64,
-    /// Longest that fetching a package may take.
+    /// `SANDBOX_PACKAGES_TIMEOUT_S`: longest time for fetching a package.
     pub packages_timeout: Duration,
-    /// Bytes of wheels that are kept for all sessions.
+    /// `SANDBOX_PACKAGES_CACHE`: bytes of fetched packages that are cached for all sessions.
     pub packages_cache: u64,
-    /// The engine's network by which packages are fetched.
+    /// `SANDBOX_PACKAGES_NETWORK`: the engine's network through which packages are fetched.
     pub packages_network: String,
-    /// `SANDBOX_HISTORY_DIR`: for runs that memory has no room for.
+    /// `SANDBOX_HISTORY_DIR`: folder for runs, which otherwise are only in memory.
     pub history_dir: Option<PathBuf>,
-    /// `SANDBOX_EXPORT_DIR`: where artifacts are also written, over stdio, as it is set.
+    /// `SANDBOX_EXPORT_DIR`: folder to which artifacts are also written, over stdio; as it is written in the setting.
     pub export_dir: Option<PathBuf>,
-    /// `SANDBOX_EXPORT_LIMIT`: what one server writes there in all.
+    /// `SANDBOX_EXPORT_LIMIT`: bytes that one server writes there in total.
     pub export_limit: u64,
     /// `SANDBOX_INLINE_IMAGES`: images that come with the result of a run.
     pub inline_images: usize,
@@ -142,45 +142,45 @@ pub struct Config {
     pub inline_image_bytes: usize,
     /// `SANDBOX_ENGINE`.
     pub engine: Engine,
-    /// Why it is that one, if `SANDBOX_ENGINE` is `auto` and it has been chosen.
+    /// Why this engine was chosen, if `SANDBOX_ENGINE` is `auto`.
     pub engine_reason: Option<String>,
-    /// What would have to be done to use the other one, if that is why.
+    /// How to make the other engine usable, if it is not.
     pub engine_instead: Option<String>,
-    /// `SANDBOX_FUEL`: instructions of one call, with the embedded engine; `None` if only time bounds them.
+    /// `SANDBOX_FUEL`: instructions of one call, with the embedded engine; `None` if only time limits calls.
     pub fuel: Option<u64>,
-    /// `SANDBOX_RUNTIME_DIR`: where the embedded engine's runtime is, if not in the user's cache.
+    /// `SANDBOX_RUNTIME_DIR`: folder of the embedded engine's runtime, if not in the user's cache.
     pub runtime_dir: Option<PathBuf>,
-    /// `SANDBOX_STATE_DIR`: where the embedded engine keeps sandboxes when the server ends.
+    /// `SANDBOX_STATE_DIR`: folder in which the embedded engine saves sandboxes when the server ends.
     pub state_dir: Option<PathBuf>,
-    /// `SANDBOX_ARCHIVE`: where sessions go that end without being closed; a folder, or `s3://bucket/prefix`.
+    /// `SANDBOX_ARCHIVE`: archive of sessions that end without being closed; a folder, or `s3://bucket/prefix`.
     pub archive: Option<String>,
-    /// `SANDBOX_ARCHIVE_DAYS`: for how long they are kept there.
+    /// `SANDBOX_ARCHIVE_DAYS`: how long the archive keeps them.
     pub archive_keep: Duration,
-    /// `SANDBOX_ARCHIVE_CLIENT_LIMIT`: bytes of one client's archived sessions, if there is a most.
+    /// `SANDBOX_ARCHIVE_CLIENT_LIMIT`: bytes of one client's archived sessions, if they are limited.
     pub archive_client_limit: Option<u64>,
     /// `SANDBOX_MIN_FREE`: bytes that stay free on the disks of the archive and of the history.
     pub min_free: u64,
-    /// `SANDBOX_AUDIT_FILE`: where each call leaves a line, if that is asked for.
+    /// `SANDBOX_AUDIT_FILE`: file with a line for each call, if it is set.
     pub audit_file: Option<PathBuf>,
-    /// `SANDBOX_AUDIT_MAX_SIZE`: most bytes of that file before another one is begun.
+    /// `SANDBOX_AUDIT_MAX_SIZE`: most bytes of that file before a new one is started.
     pub audit_max_size: u64,
-    /// `SANDBOX_AUDIT_MAX_TOTAL`, if there is a most.
+    /// `SANDBOX_AUDIT_MAX_TOTAL`, if there is a limit.
     pub audit_max_total: Option<u64>,
-    /// `SANDBOX_AUDIT_REFUSED_PER_M`, if there is a most.
+    /// `SANDBOX_AUDIT_REFUSED_PER_M`, if there is a limit.
     pub audit_refused: Option<NonZeroU32>,
     /// `SANDBOX_SHUTDOWN_TIMEOUT_S`: time for sessions to end when the server does.
     pub shutdown_timeout: Duration,
     /// `SANDBOX_IMAGE`.
     pub image: String,
-    /// `SANDBOX_RUNTIME`; the engine's default if there is none.
+    /// `SANDBOX_RUNTIME`; `None` for the engine's default.
     pub runtime: Option<String>,
-    /// `SANDBOX_KUBERNETES_NAMESPACE`: where pods are; that of the service account or context if there is none.
+    /// `SANDBOX_KUBERNETES_NAMESPACE`: namespace of the pods; `None` for that of the service account or context.
     pub kubernetes_namespace: Option<String>,
-    /// `SANDBOX_KUBERNETES_POD`: a file with a merge patch of pods.
+    /// `SANDBOX_KUBERNETES_POD`: file with a merge patch of pods.
     pub kubernetes_pod: Option<PathBuf>,
     /// `SANDBOX_KUBERNETES_CANARY_TARGET`: host and port that no sandbox may reach.
     pub kubernetes_canary_target: Option<String>,
-    /// `SANDBOX_PEER_ADDRESS`: where other servers of the same deployment reach this one.
+    /// `SANDBOX_PEER_ADDRESS`: address at which other servers of the same deployment reach this one.
     pub peer_address: Option<SocketAddr>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: tracing::Level,
@@ -188,13 +188,13 @@ pub struct Config {
     pub log_file: LogFile,
     /// `SANDBOX_LOG_FORMAT`.
     pub log_format: LogFormat,
-    /// Variables that are set in vain: settings are called otherwise here.
+    /// Variables that are set but have no effect, because the settings have other names here.
     pub foreign: Vec<Foreign>,
-    /// The file that was read besides the environment, if there was one: its absolute path.
+    /// The absolute path of the file that was read besides the environment, if there was one.
     pub env_file: Option<PathBuf>,
 }
 
-/// All that is wrong with the settings.
+/// All mistakes in the settings.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mistakes(Vec<String>);
 
@@ -210,31 +210,32 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Memory of what is preloaded, and of a small program, in bytes.
+/// Memory of preloaded modules and of a small program, in bytes.
 const PRELOADED_BYTES: u64 = 180_000_000;
 
-/// Defaults that depend on the engine: of SANDBOX_HOLD_S and SANDBOX_MAX_HIBERNATED.
+/// Defaults that depend on the engine: of `SANDBOX_HOLD_S` and `SANDBOX_MAX_HIBERNATED`.
 fn defaults_of(engine: Engine) -> (&'static str, &'static str) {
     match engine {
-        // Rollouts of the server and restarts of a node's own programs are everyday there, and a pod takes its part of
-        // the cluster also while its session hibernates.
+        // Rollouts of the server and restarts of a node's own programs are frequent there, and a pod takes
+        // its part of the cluster even while its session hibernates.
         Engine::Kubernetes => ("60", "0"),
         _ => (table::HOLD_S.row.default, table::MAX_HIBERNATED.row.default),
     }
 }
 
-/// Memory of an interpreter that has loaded no libraries, and of a program that imports some, in bytes.
+/// Memory of an interpreter without libraries and of a program that imports some, in bytes.
 const BARE_BYTES: u64 = 95_000_000;
 
-/// Module that loads the interpreter alone: runs start sooner, and notes on their errors are the same.
+/// Module that loads only the interpreter: runs start sooner, and notes on their errors are the same as with
+/// libraries.
 const BARE: &str = "json";
 
-/// Whether there is room for so many bytes beside the files, if they are as large as they may be.
+/// Whether this many bytes fit into memory besides files of the largest total size.
 fn fits(bytes: u64, memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + bytes
 }
 
-/// Modules that are preloaded by default; if no libraries are, also the memory with which there would be room for them.
+/// Modules that are preloaded by default; if libraries are not among them, also the memory with which they would fit.
 fn default_preload(memory: u64, data: u64) -> (&'static str, Option<u64>) {
     if fits(PRELOADED_BYTES, memory, data) {
         return (table::PRELOAD.row.default, None);
@@ -243,7 +244,7 @@ fn default_preload(memory: u64, data: u64) -> (&'static str, Option<u64>) {
     (bare, Some(memory_to_preload(data)))
 }
 
-/// Memory with which there is room for what is preloaded beside so many bytes of files: a multiple of 10 MB.
+/// Memory with which preloaded modules fit besides this many bytes of files: a multiple of 10 MB.
 fn memory_to_preload(data: u64) -> u64 {
     let step = 10_000_000;
     let least = (data + PRELOADED_BYTES).next_multiple_of(step);
@@ -253,13 +254,13 @@ fn memory_to_preload(data: u64) -> u64 {
         .unwrap_or(least)
 }
 
-/// What the environment and a file say, before it is checked.
+/// Variables of the environment and a file, before they are checked.
 struct Variables {
-    /// The environment, and the file for what it does not set.
+    /// The environment, and the file for variables that the environment does not set.
     vars: BTreeMap<String, String>,
-    /// What cannot be read.
+    /// Errors while reading.
     mistakes: Vec<String>,
-    /// The file, if there is one, and whether what `SANDBOX_AUTH_TOKENS` says stands in it.
+    /// The file, if there is one, and whether the value of `SANDBOX_AUTH_TOKENS` is from it.
     file: Option<(PathBuf, bool)>,
 }
 
@@ -271,7 +272,7 @@ impl Variables {
         let mut tokens_in_file = vars.contains_key(table::AUTH_TOKENS.row.name);
         for (name, value) in std::env::vars_os() {
             let Ok(name) = name.into_string() else { continue };
-            // Says where the file is, and nothing else.
+            // This variable only names the file.
             if name == ENV_FILE {
                 continue;
             }
@@ -289,11 +290,11 @@ impl Variables {
     }
 }
 
-/// The tokens of the settings, each with its name: to be shown to whoever may read the settings.
+/// The tokens of the settings, each with its name, for users who may read the settings.
 ///
 /// # Errors
 ///
-/// All that is wrong with how they are set, or that the file that should hold them is not there yet.
+/// If there are mistakes in how they are set, or the file that should contain them does not exist yet.
 pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes> {
     let Variables { vars, mistakes, .. } = Variables::read(file);
     let file = table::AUTH_TOKENS_FILE.row.name;
@@ -301,7 +302,7 @@ pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes
     if let (None, Some(path)) = (set(table::AUTH_TOKENS.row.name), set(file))
         && !Path::new(path.trim()).exists()
     {
-        // Made here, it would hold a token that no server knows.
+        // A file created here would contain a token that no server knows.
         return Err(Mistakes(vec![format!(
             "{file}: there is no file {path} yet: the server makes it when it starts, and may run in \
              another folder"
@@ -321,7 +322,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// All that is wrong with any of the settings, or with the file.
+    /// If there are mistakes in the settings or in the file: all of them.
     pub fn load(file: &EnvFile) -> Result<Self, Mistakes> {
         let Variables { vars, mut mistakes, file } = Variables::read(file);
         match Self::parse(vars) {
@@ -334,18 +335,18 @@ impl Config {
         }
     }
 
-    /// Whether there can be sessions: with nothing but tools of the operator's own no engine is needed.
+    /// Whether there can be sessions. With only tools of the operator's own, no engine is needed.
     pub fn has_sessions(&self) -> bool {
         !self.toolsets.is_only(Toolset::Own)
     }
 
-    /// Whether the next server can go on with sessions of this one. Over stdio the client ends with its server, and
-    /// nobody could ask for them again.
+    /// Whether the next server can continue sessions of this one. Over stdio the client ends with its server,
+    /// so nothing could ask for them again.
     pub fn sessions_outlive_server(&self) -> bool {
         !self.hold.is_zero() && self.transport == Transport::Http && self.server_key.is_some()
     }
 
-    /// The same settings, of which this file had some; and whether it had `SANDBOX_AUTH_TOKENS`.
+    /// Notes that this file had some of the settings, and whether it had `SANDBOX_AUTH_TOKENS`.
     fn read_from(mut self, file: Option<(PathBuf, bool)>) -> Self {
         let Some((path, has_tokens)) = file else { return self };
         if has_tokens && self.tokens_from == Some(TokensFrom::Environment) {
@@ -355,18 +356,18 @@ impl Config {
         self
     }
 
-    /// Checks variables; those of other programs are passed over.
+    /// Checks variables; ignores those of other programs.
     ///
     /// # Errors
     ///
-    /// All that is wrong with any of them, alone or together, and names that no setting has.
+    /// If there are mistakes in values, alone or in combination, or names that no setting has: all of them.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
         let mut vars: BTreeMap<_, _> = vars.into_iter().collect();
         let foreign = foreign::among(&vars);
         vars.retain(|name, _| name.starts_with(PREFIX));
         let mut reader = Reader { vars, mistakes: vec![] };
         let memory_limit = reader.read(&table::MEMORY_LIMIT);
-        // What is not set fits into what is: files are in memory, an upload is one of them.
+        // Defaults depend on the values that are set: files are in memory, and an upload is a file.
         let data = defaults::data_limit(memory_limit).to_string();
         let data_limit = reader.read_or(&table::DATA_LIMIT, &data);
         let upload = 50_000_000.min(data_limit).to_string();
@@ -377,7 +378,7 @@ impl Config {
         let max_sessions = reader.read(&table::MAX_SESSIONS);
         let (auth_tokens, tokens_from) = reader.tokens();
         let archive = reader.read(&table::ARCHIVE);
-        // Saving takes longer than removing.
+        // Saving sessions takes longer than removing them.
         let to_end = if archive.is_some() { "25" } else { table::SHUTDOWN_TIMEOUT_S.row.default };
         let config = Self {
             memory_limit,
@@ -464,8 +465,8 @@ impl Config {
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
 
-    /// The modules that are loaded ahead in a sandbox of these limits: fewer than all memory may leave no
-    /// room for them.
+    /// The modules that are preloaded in a sandbox with these limits: with less memory than the setting
+    /// allows, they may not fit.
     pub fn preload_within(&self, limits: &Limits) -> Option<Vec<String>> {
         let preload = self.preload.clone()?;
         let &Limits { memory, data, .. } = limits;
@@ -475,7 +476,7 @@ impl Config {
         fits(BARE_BYTES, memory, data).then(|| vec![BARE.to_owned()])
     }
 
-    /// Why no libraries are loaded ahead, if the limits are the reason, and what to do about it.
+    /// Why no libraries are preloaded, if the limits are the reason, and what to do about it.
     pub fn why_not_preloaded(&self) -> Option<(String, String)> {
         let needed =
             self.preload_needs.filter(|_| self.engine != Engine::Wasm && self.has_sessions())?;
@@ -498,14 +499,14 @@ impl Config {
         (self.packages != Allowed::Nothing).then_some(self.packages_limit)
     }
 
-    /// Whether requests over HTTP need a token or a signed URL. Only a server for HTTP without tokens,
-    /// which others cannot reach, is open to whoever is on this machine: over stdio the files belong to
-    /// the one client that has started the server, and other users of the machine are not it.
+    /// Whether requests over HTTP need a token or a signed URL. Only a server over HTTP without tokens, which
+    /// other machines cannot reach, is open to all users of this machine. Over stdio the files belong to the
+    /// client that started the server, and not to other users of the machine.
     pub fn requires_auth(&self) -> bool {
         self.transport == Transport::Stdio || !self.auth_tokens.is_empty()
     }
 
-    /// What is right by itself and not together.
+    /// Mistakes in values that are valid alone but not together.
     fn contradictions(&self) -> Vec<String> {
         let mut mistakes = vec![];
         if self.max_upload > self.data_limit {
@@ -515,7 +516,7 @@ impl Config {
                     .into(),
             );
         }
-        // On the embedded engine files have memory of their own.
+        // On the embedded engine files have separate memory.
         if self.engine != Engine::Wasm && self.data_limit > defaults::max_data(self.memory_limit) {
             mistakes.push(
                 "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
@@ -556,12 +557,12 @@ impl Config {
     }
 }
 
-/// Most settings that are named as what may have been meant.
+/// Most settings that a message about an unknown name suggests.
 const MAX_MEANT: usize = 4;
 
 /// The message about a name that no setting has.
 fn no_such_setting(name: &str) -> String {
-    // All have the prefix, which would make any two of them alike.
+    // The prefix, which all of them have, would make any two names similar.
     let bare = |name: &'static str| name.strip_prefix(PREFIX);
     let all = table::GROUPS.iter().flat_map(|group| group.rows).filter_map(|row| bare(row.name));
     let name_alone = name.strip_prefix(PREFIX).unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Values of settings, from text.
+//! Parses values of settings.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,10 +17,10 @@ use sandbox_container::defaults;
 
 use crate::{auth::Token, server_key::ServerKey};
 
-/// Longest list of modules, in bytes: it travels in the head of a frame.
+/// Longest list of modules, in bytes: it is sent in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;
 
-/// The usual mistake.
+/// The mistake of a value that does not have the row's form.
 fn is_not(row: &Row, value: &str) -> Mistaken {
     vec![format!("{value:?} is not {}", row.form)]
 }
@@ -70,13 +70,13 @@ pub(super) fn log_file(_: &Row, value: &str) -> Result<LogFile, Mistaken> {
     Ok(if value.is_empty() { LogFile::None } else { LogFile::At(value.into()) })
 }
 
-/// What the file of this name holds.
+/// Reads the key in the file of this name, which is created if it does not exist.
 pub(super) fn server_key(_: &Row, value: &str) -> Result<Option<ServerKey>, Mistaken> {
     let key = (!value.is_empty()).then(|| ServerKey::from_file(Path::new(value))).transpose();
     key.map_err(|error| vec![format!("{value}: {error}")])
 }
 
-/// An address and a port. The brackets of IPv6 may be left out: what is put together from a pod's address has none.
+/// An address and a port. IPv6 may lack brackets, as in a value that was assembled from a pod's address.
 pub(super) fn socket_address(row: &Row, value: &str) -> Result<Option<SocketAddr>, Mistaken> {
     if value.is_empty() {
         return Ok(None);
@@ -89,7 +89,7 @@ pub(super) fn socket_address(row: &Row, value: &str) -> Result<Option<SocketAddr
     address.filter(can_be_reached).map(Some).ok_or_else(|| is_not(row, value))
 }
 
-/// A folder, or a bucket and what its objects begin with.
+/// A folder, or a bucket and the prefix of its objects.
 pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let is_bucket = |rest: &str| rest.split('/').next().is_some_and(|bucket| !bucket.is_empty());
     match value.split_once("://") {
@@ -99,13 +99,13 @@ pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken
     }
 }
 
-/// A value that is never quoted: it is a secret.
+/// A secret, which no message may quote.
 pub(super) fn token(_: &Row, value: &str) -> Result<Option<Token>, Mistaken> {
     let token = (!value.is_empty()).then(|| Token::parse(value)).transpose();
     token.map_err(|why| vec![why])
 }
 
-/// What stands between commas, if it is all right.
+/// Splits a list at commas, and checks each item.
 fn list(value: &str, mistake: impl Fn(&str) -> Option<String>) -> Result<Vec<String>, Mistaken> {
     let items = value.split(',').map(str::trim).filter(|item| !item.is_empty());
     let items: Vec<_> = items.map(str::to_owned).collect();
@@ -136,7 +136,7 @@ pub(super) fn origins(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
     })
 }
 
-/// Folders that are there, with the separator of `PATH` between them; as they are without links.
+/// Existing folders, separated as in `PATH`, with links resolved.
 pub(super) fn folders(_: &Row, value: &str) -> Result<Vec<PathBuf>, Mistaken> {
     let (mut folders, mut mistaken) = (vec![], vec![]);
     for path in std::env::split_paths(value).filter(|path| !path.as_os_str().is_empty()) {
@@ -159,7 +159,7 @@ pub(super) fn hosts(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
     })
 }
 
-/// Names of modules; `None` for the word none.
+/// Names of modules; `None` for the word `none`.
 pub(super) fn modules(_: &Row, value: &str) -> Result<Option<Vec<String>>, Mistaken> {
     if value == "none" {
         return Ok(None);
@@ -176,7 +176,7 @@ pub(super) fn modules(_: &Row, value: &str) -> Result<Option<Vec<String>>, Mista
     .map(Some)
 }
 
-/// The name of a namespace, if there is one: a DNS label.
+/// The name of a namespace, a DNS label; `None` if it is empty.
 pub(super) fn dns_label(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = value.len() <= 63
@@ -186,20 +186,20 @@ pub(super) fn dns_label(row: &Row, value: &str) -> Result<Option<String>, Mistak
     if is_label { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
-/// A time zone by its IANA name; none for UTC.
+/// A time zone by its IANA name; `None` for UTC.
 pub(super) fn timezone(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let zone = jiff::tz::TimeZone::get(value).map_err(|_| is_not(row, value))?;
     Ok(zone.iana_name().filter(|name| *name != "UTC").map(str::to_owned))
 }
 
-/// A host and its port, if there are any.
+/// A host and its port; `None` if it is empty.
 pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
     let ok = value.is_empty() || value.rsplit_once(':').is_some_and(is_address);
     if ok { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
-/// A URL without a slash at its end.
+/// A URL without a trailing slash.
 pub(super) fn url(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     if value.is_empty() {
         return Ok(None);

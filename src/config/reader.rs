@@ -1,4 +1,4 @@
-//! Reading variables: each by its row, with what is wrong with it noted for later.
+//! Reads variables, each by its row, and collects the mistakes.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::auth::Tokens;
 
-/// Variables that have not been read yet, and what was wrong with those that were.
+/// Variables that have not been read yet, and the mistakes in those that have.
 pub(super) struct Reader {
     pub(super) vars: BTreeMap<String, String>,
     pub(super) mistakes: Vec<String>,
 }
 
 impl Reader {
-    /// Reads a value; a mistake is noted, and the default stands in so that reading can go on.
+    /// Reads a value. If it is wrong, records the mistake and uses the default, so that reading can continue.
     pub(super) fn read<T>(&mut self, setting: &Setting<T>) -> T {
         self.read_or(setting, setting.row.default)
     }
 
-    /// The same, with another default than that of the table.
+    /// The same, with a default other than the one in the table.
     pub(super) fn read_or<T>(&mut self, setting: &Setting<T>, default: &str) -> T {
         let row = &setting.row;
         let value = self.take(row).filter(|value| !value.is_empty());
@@ -33,19 +33,19 @@ impl Reader {
         })
     }
 
-    /// Whether a setting has a value of its own.
+    /// Whether a setting has a value.
     pub(super) fn is_set(&self, row: &Row) -> bool {
         self.vars.get(row.name).is_some_and(|value| !value.trim().is_empty())
     }
 
-    /// What is set, be it to nothing; `None` where it is not, or not well.
+    /// Reads a setting that may be set to an empty value; `None` if it is not set or is wrong.
     pub(super) fn read_if_set<T>(&mut self, setting: &Setting<T>) -> Option<T> {
         let value = self.take(&setting.row)?;
         let read = (setting.parse)(&setting.row, &value);
         read.map_err(|mistaken| self.note(&setting.row, mistaken)).ok()
     }
 
-    /// Servers that share their callers have one key, which none of them makes for itself: each would have another.
+    /// Refuses a missing key file if servers share their callers: they need one key, and each would create another.
     pub(super) fn refuse_new_key(&mut self) {
         let set = |row: &Row| {
             let value = self.vars.get(row.name).map(|value| value.trim().to_owned());
@@ -62,7 +62,7 @@ impl Reader {
         }
     }
 
-    /// Who may come in, and where that is set.
+    /// Reads the tokens, and notes where they are set.
     pub(super) fn tokens(&mut self) -> (Tokens, Option<TokensFrom>) {
         let (from, list) = self.token_list();
         let tokens = Tokens::parse(&list).unwrap_or_else(|mistake| {
@@ -74,7 +74,7 @@ impl Reader {
         (tokens, from)
     }
 
-    /// `name:token,...` as they are set, or from the file that is named instead; and which of them it was.
+    /// Reads `name:token,...` from the setting or from the file that is named instead; returns which of them it was.
     pub(super) fn token_list(&mut self) -> (Option<TokensFrom>, String) {
         match (self.read(&AUTH_TOKENS), self.read(&AUTH_TOKENS_FILE)) {
             (Some(tokens), _) => (Some(TokensFrom::Environment), tokens),

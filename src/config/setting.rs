@@ -1,55 +1,55 @@
-//! What a setting is: its name and default, what a value looks like, and how one is read.
+//! A setting: its name and default, the form of its values, and how they are parsed.
 
 use std::fmt;
 
 use bytesize::ByteSize;
 
-/// What all our variables start with.
+/// The prefix of all our variables.
 pub(super) const PREFIX: &str = "SANDBOX_";
 
-/// What is wrong with a value: sentences that follow the setting's name.
+/// Mistakes in a value: sentences that follow the setting's name.
 pub(super) type Mistaken = Vec<String>;
 
-/// A setting, and how its value is read.
+/// A setting and its parser.
 pub(super) struct Setting<T: 'static> {
     pub(super) row: Row,
-    /// Given the value without blanks around it, or the default.
+    /// Parses the value without surrounding blanks, or the default.
     pub(super) parse: fn(&Row, &str) -> Result<T, Mistaken>,
 }
 
-/// What there is to say of a setting.
+/// The documentation of a setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     /// Name of the variable.
     pub name: &'static str,
-    /// As it would be written; empty if the setting is not set by default. Where it depends on other
-    /// settings, what it is by their defaults.
+    /// The default as it would be written; empty if the setting is not set by default. If it depends on other
+    /// settings, the value with their defaults.
     pub default: &'static str,
-    /// What a value looks like.
+    /// The form of a value.
     pub form: Form,
-    /// For whoever sets it: sentences in plain text.
+    /// Sentences in plain text for the operator.
     pub description: &'static str,
 }
 
-/// What a value looks like, with its bounds. Shown, it fits after "is" or "is not".
+/// The form of a value, with its bounds. Displayed, it fits after "is" or "is not".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Form {
     /// Bytes, plain or with a unit.
     Size(u64, u64),
-    /// A number of things.
+    /// A whole number.
     Whole(u64, u64),
-    /// A number of things, fractions allowed.
+    /// A number, fractions allowed.
     Number(f64, f64),
     /// Whole seconds.
     Seconds(u64, u64),
     /// Minutes, fractions allowed.
     Minutes(f64, f64),
-    /// Anything else, in words.
+    /// Any other form, in words.
     Words(&'static str),
 }
 
 impl Form {
-    /// A whole number of this form.
+    /// Parses a whole number of this form.
     pub(super) fn whole(&self, text: &str) -> Option<u64> {
         let (number, (min, max)) = match *self {
             Self::Size(min, max) => (text.parse::<ByteSize>().ok()?.as_u64(), (min, max)),
@@ -59,13 +59,13 @@ impl Form {
         (min..=max).contains(&number).then_some(number)
     }
 
-    /// A number of this form that may have a fraction.
+    /// Parses a number of this form that may have a fraction.
     pub(super) fn number(&self, text: &str) -> Option<f64> {
         let (Self::Number(min, max) | Self::Minutes(min, max)) = *self else { return None };
         text.parse().ok().filter(|number| (min..=max).contains(number))
     }
 
-    /// The unit of its numbers, where they have one that is not written with them.
+    /// The unit of its numbers, if it has one and values are written without it.
     pub fn unit(&self) -> Option<&'static str> {
         match self {
             Self::Seconds(..) => Some("seconds"),
@@ -77,7 +77,7 @@ impl Form {
 
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Exactly, so that nobody is told the value that was refused.
+        // Exactly: a rounded bound could be the value that was refused.
         let shown = |size: u64| match ByteSize(size).display() {
             size_in if size.is_multiple_of(1 << 20) => size_in.iec().to_string(),
             size_in => size_in.si().to_string(),

@@ -1,5 +1,5 @@
-//! The settings: one row for each, with all that there is to say of it. The parser reads them by these rows;
-//! `docs/settings.md` and `.env.example` are written from them, and a test compares.
+//! The settings: one row for each, with everything about it. The parser uses these rows; `docs/settings.md`
+//! and `.env.example` are generated from them, and a test compares.
 //!
 //! A new setting is a row here, a field of [`Config`](super::Config), and the line that reads it there.
 
@@ -30,9 +30,9 @@ use crate::{auth::Token, server_key::ServerKey};
 /// Settings that belong together.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// What they are about.
+    /// The subject of the settings.
     pub title: &'static str,
-    /// In the order in which a reader wants them.
+    /// In a good order for readers.
     pub rows: &'static [Row],
 }
 
@@ -58,17 +58,17 @@ macro_rules! settings {
     };
 }
 
-/// Most that can be kept of one output. Two of them and the list of changed files share a frame,
-/// and, at thirteen bytes for each NUL in the worst case, a message of less than 10 MiB.
+/// Most bytes of one output that can be kept. Two outputs and the list of changed files share a frame, and,
+/// at thirteen bytes for each NUL in the worst case, a message of less than 10 MiB.
 const MAX_OUTPUT: u64 = 320 << 10;
 
-/// Most code: it travels in one frame.
+/// Most bytes of code: it is sent in one frame.
 const MAX_CODE: u64 = 1 << 20;
 
-/// Most bytes of an image in a result: with others it shares a message that every client takes.
+/// Most bytes of an image in a result: images share a message that every client must accept.
 const MAX_INLINE_IMAGE: u64 = 2_000_000;
 
-/// A file comes as base64 in one JSON line, which is held in memory as a whole.
+/// A file arrives as base64 in one JSON line, which is completely held in memory.
 const MAX_UPLOAD: u64 = 1 << 30;
 
 settings! {
@@ -195,8 +195,8 @@ settings! {
             "Sandboxes kept ready, with their libraries loaded, for sessions that the client does not \
              name: the first call of such a session is as fast as any other. They count as sessions, but \
              make room when SANDBOX_MAX_SESSIONS is reached. 0 for none.";
-        // What a data analysis imports, in the order in which a first run is likely to want it, and of the
-        // standard library what takes long. An idle session then needs less than 200 MB.
+        // Modules that a data analysis imports, in the order in which a first run is likely to need them, and
+        // modules of the standard library that load slowly. An idle session then needs less than 200 MB.
         PRELOAD: Option<Vec<String>> = "numpy,pandas,matplotlib.pyplot,matplotlib.backends.backend_agg,seaborn,scipy.stats,pyarrow.parquet,asyncio,multiprocessing.pool,concurrent.futures.thread,sqlite3",
             Form::Words("module names separated by commas, or none"), modules,
             "Modules that are loaded once in each sandbox, so that no run has to import them; those that \
@@ -343,7 +343,7 @@ settings! {
         LOG_LEVEL: tracing::Level = "INFO", Form::Words("one of ERROR, WARN, INFO, DEBUG, TRACE"), word,
             "ERROR, WARN, INFO, DEBUG or TRACE: the lowest severity that is logged. Code, data and output \
              of programs are never logged.";
-        // Of a server over HTTP, which reads a file of settings unasked.
+        // The default of a server over HTTP, which reads a file of settings unasked.
         LOG_FILE: LogFile = "logs/sandbox.log", Form::Words("the path of a file"), log_file,
             "The log goes to stderr and to this file. Leave the value empty for stderr alone. Over stdio \
              the default is ~/.local/state/llm-sandbox/sandbox.log (below XDG_STATE_HOME, if that is set; \

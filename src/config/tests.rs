@@ -23,8 +23,7 @@ fn rows() -> impl Iterator<Item = &'static table::Row> {
 
 #[test]
 fn the_table_has_every_setting_with_its_default() {
-    // Whoever sets all to their defaults has set nothing, but for the log, whose default depends on the
-    // transport.
+    // Setting everything to its default changes nothing, except for the log, whose default depends on the transport.
     let vars = rows().map(|row| (row.name.to_owned(), row.default.to_owned()));
     let config = Config::parse(vars).expect("valid, and none is unknown");
     let log_file = LogFile::At("logs/sandbox.log".into());
@@ -44,7 +43,7 @@ fn settings_are_described_in_sentences() {
         assert!(!row.description.contains("  ") && !row.description.contains('\n'), "{}", row.name);
         let unit = match name.rsplit('_').next() {
             Some("S") => Some("seconds"),
-            // The requests are a number; the minute is what they are in.
+            // The value is a number of requests; only their rate is per minute.
             Some("M") if !name.contains("_PER_") => Some("minutes"),
             _ => None,
         };

@@ -1,14 +1,14 @@
-//! Tokens that are kept in a file, which is made if it is not there: a server that others can reach has one
-//! from its first start on, without anybody having thought of it.
+//! Tokens in a file, which is created if it does not exist: a server that others can reach has a token from
+//! its first start on, without any preparation.
 
 use std::{fs, io, path::Path};
 
 use crate::secret_file;
 
-/// The name of whoever uses the token that is made.
+/// The name of the token that is created.
 const NAME: &str = "me";
 
-/// What the file holds, as `name:token,...`: in it, they may also stand in lines.
+/// Reads the file and returns `name:token,...`. In the file, pairs may also be on separate lines.
 pub(super) fn from_file(path: &Path) -> io::Result<String> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
@@ -21,7 +21,7 @@ pub(super) fn from_file(path: &Path) -> io::Result<String> {
     Ok(list)
 }
 
-/// Makes it with one token.
+/// Creates the file with one token.
 fn make(path: &Path) -> io::Result<String> {
     let mut token = [0; 32];
     getrandom::fill(&mut token).map_err(io::Error::other)?;

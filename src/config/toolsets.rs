@@ -1,4 +1,4 @@
-//! Tools come in sets, so that a model does not read of those that its work does not need.
+//! Tools come in sets, so that a model does not read about tools that its work does not need.
 
 use std::{fmt, str::FromStr};
 
@@ -9,17 +9,17 @@ pub enum Toolset {
     Run,
     /// Cells, in a workspace that remembers them.
     Code,
-    /// Sessions by name, and what there is to run in them.
+    /// Sessions by name, and the runtimes in them.
     Sessions,
-    /// Those of the operator's own.
+    /// Tools of the operator's own.
     Own,
 }
 
 impl Toolset {
-    /// All there are, in the order of the documentation.
+    /// All toolsets, in the order of the documentation.
     pub const ALL: [Self; 4] = [Self::Run, Self::Code, Self::Sessions, Self::Own];
 
-    /// As it is written in the settings and in a URL.
+    /// The name in the settings and in a URL.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -35,24 +35,24 @@ impl Toolset {
 pub struct Toolsets([bool; Toolset::ALL.len()]);
 
 impl Toolsets {
-    /// All there are.
+    /// All toolsets.
     pub const ALL: Self = Self([true; Toolset::ALL.len()]);
 
-    /// Whether this one is among them.
+    /// Whether this toolset is included.
     pub fn has(self, toolset: Toolset) -> bool {
         self.0[toolset as usize]
     }
 
-    /// Whether there is no other than this one.
+    /// Whether this is the only toolset.
     pub fn is_only(self, toolset: Toolset) -> bool {
         self.iter().eq([toolset])
     }
 
-    /// Those that some names name.
+    /// Chooses the toolsets with these names, separated by commas.
     ///
     /// # Errors
     ///
-    /// One is not among these, or none is named: a sentence that names these.
+    /// If one is not among these, or none is named: a sentence that lists these.
     pub fn choose(self, names: &str) -> Result<Self, String> {
         let mut chosen = [false; Toolset::ALL.len()];
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {

@@ -1,7 +1,7 @@
-//! Folders that are entered part by part and never through a link, and files that appear in them whole.
+//! Folders that are entered part by part and never through a link, and files that appear in them complete.
 //!
-//! A project that somebody else made may have a link where exported files are to go, and what it points at
-//! is not theirs to write to. A path is looked up anew at each use, so only open folders are used.
+//! A project of another person may have a link where exported files are to go, and the server must not write to its
+//! target. A path is resolved anew at each use, so only open folders are used.
 
 use std::{
     fs::File,
@@ -18,16 +18,16 @@ use uuid::Uuid;
 
 use super::Failure;
 
-/// What is opened here, and closed in a program that is started.
+/// Flags for opening a folder, which programs that are started do not inherit.
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A folder that is open, whatever its path comes to mean.
+/// An open folder, which stays the same even if its path leads elsewhere.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
 impl Folder {
-    /// The folder that a setting names, made where it is missing: as the operator says if its path is
-    /// absolute, otherwise below the working folder and through no link.
+    /// The folder that a setting names, created if it is missing: as the operator wrote it if the path is absolute,
+    /// otherwise below the working folder and through no link.
     pub(super) fn of_setting(path: &Path) -> Result<Self, Failure> {
         if path.is_absolute() {
             std::fs::create_dir_all(path)?;
@@ -36,7 +36,7 @@ impl Folder {
         Self(rustix::fs::openat(CWD, ".", FOLDER, Mode::empty())?).enter(path)
     }
 
-    /// The folder below this one, made where it is missing. [`Failure::Link`] if a part is a link.
+    /// The folder below this one, created if it is missing. [`Failure::Link`] if a part is a link.
     pub(super) fn enter(self, below: &Path) -> Result<Self, Failure> {
         below.components().filter(|part| *part != Component::CurDir).try_fold(self, Self::part)
     }
@@ -60,7 +60,7 @@ impl Folder {
             )
     }
 
-    /// A new file, empty and not executable, under a passing name.
+    /// A new file, empty and not executable, with a temporary name.
     pub(super) fn file(self) -> Result<(File, Passing), Failure> {
         let name = PathBuf::from(format!(".export-{}", Uuid::new_v4().simple()));
         let flags =
@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-/// A file under its passing name, which is removed unless it is kept.
+/// A file with its temporary name, which is removed unless it is kept.
 #[derive(Debug)]
 pub(super) struct Passing {
     folder: Folder,
@@ -80,7 +80,7 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// Gives the file its name. Replaces a file or a link, and no folder.
+    /// Gives the file its final name. Replaces a file or a link, but no folder.
     pub(super) fn keep(mut self, name: &Path) -> io::Result<()> {
         let Self { folder: Folder(folder), name: passing, .. } = &self;
         rustix::fs::renameat(folder, passing, folder, name)?;
@@ -92,7 +92,7 @@ impl Passing {
 impl Drop for Passing {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing is to be done where it cannot be removed.
+            // If it cannot be removed, nothing else can be done.
             let _ = rustix::fs::unlinkat(&self.folder.0, &self.name, AtFlags::empty());
         }
     }

@@ -1,8 +1,7 @@
 //! Artifacts as files of the host, for clients that run there.
 //!
-//! What a program in the sandbox writes is not trusted on the host either: [`rule`] says which names may
-//! be written at all, [`folder`] follows no link on the way, no file can be run, and together they have a
-//! limit.
+//! Files from a sandbox are not trusted on the host either: [`rule`] says which names may be written at all, [`folder`]
+//! follows no link, no file is executable, and their total size is limited.
 
 mod folder;
 mod rule;
@@ -24,15 +23,15 @@ use crate::{
     sessions::{Open, Sessions},
 };
 
-/// The folder that a server writes artifacts to, and what it may still write.
+/// The folder that a server writes artifacts to, and the bytes that it may still write.
 #[derive(Debug)]
 pub(crate) struct Export {
-    /// As it is set, and as others find it.
+    /// The folder as it is set, and as an absolute path for clients.
     setting: PathBuf,
     folder: PathBuf,
-    /// Bytes, of the whole server until it ends.
+    /// Bytes that the whole server may still write until it ends.
     left: AtomicU64,
-    /// Most bytes of a file: none in a sandbox has more, whatever is said of its size.
+    /// Most bytes of a file: no file in a sandbox has more, whatever size is reported.
     longest: u64,
 }
 
@@ -43,9 +42,9 @@ pub(crate) enum NotExported {
     Hidden,
     /// A part of its path is not the same name on every file system.
     Name,
-    /// It is none of the types that people look at.
+    /// Its type is not one that people view.
     Type,
-    /// A folder that it would be in is a link.
+    /// A folder on its path is a link.
     Link,
     /// The limit of the settings is reached.
     Limit,
@@ -66,11 +65,11 @@ impl fmt::Display for NotExported {
     }
 }
 
-/// What a file or a folder takes on a disk besides its content, in bytes.
+/// Bytes that a file or a folder uses on a disk besides its content.
 const BLOCK: u64 = 4096;
 
 impl Export {
-    /// To the folder of these settings, if they name one.
+    /// The export to the folder of these settings, if they name one.
     pub(crate) fn new(config: &Config) -> Option<Self> {
         let setting = config.export_dir.clone()?;
         Some(Self {
@@ -81,10 +80,10 @@ impl Export {
         })
     }
 
-    /// Writes the files below `folder/<session>` and says where each is, or why it is not, in the order in
-    /// which they came.
+    /// Writes the files below `folder/<session>`. Returns the path of each file, or why it was not written, in the
+    /// order of the artifacts.
     ///
-    /// The folder of the session keeps what a program names as it likes apart from the user's own files.
+    /// The session's folder separates files that a program has named from the user's own files.
     pub(crate) async fn all(
         &self,
         sessions: &Sessions,
@@ -116,7 +115,7 @@ impl Export {
         };
         let written = written.await;
         if written.is_err() {
-            // Nothing of it is left.
+            // The file was removed, so its bytes are returned to the limit.
             self.left.fetch_add(taken, Ordering::Relaxed);
         }
         match written {
@@ -131,9 +130,9 @@ impl Export {
         }
     }
 
-    /// `taken` is what was taken of the limit.
+    /// `taken` counts the bytes that were taken from the limit.
     async fn write(&self, reader: FileReader, to: &Path, taken: &mut u64) -> Result<(), Failure> {
-        // What comes is counted, not what was said to come.
+        // Counts the bytes that arrive, not the reported size.
         write_whole(reader, &self.setting, to, |bytes| {
             if *taken + bytes > self.longest {
                 return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
@@ -152,8 +151,8 @@ impl Export {
     }
 }
 
-/// Writes a file of a session to this place below a folder of the host: whole or not at all, and through no
-/// link below the folder.
+/// Writes a file of a session to this path below a folder of the host: completely or not at all, and through no link
+/// below the folder.
 ///
 /// # Errors
 /// If the file cannot be read or written, or a folder on its path is a link.
@@ -166,7 +165,7 @@ pub(crate) async fn save(reader: FileReader, folder: &Path, to: &Path) -> io::Re
     })
 }
 
-/// Under a passing name first. `allow` is asked for each piece, of so many bytes.
+/// Writes the file under a temporary name first. `allow` is called with the number of bytes of each piece.
 async fn write_whole(
     reader: FileReader,
     folder: &Path,

@@ -1,9 +1,9 @@
 //! Which files may be written on the host, by their paths alone. Pure.
 //!
-//! A name is all that it takes to act there: git runs what `.git/config` says, pytest imports `conftest.py`,
-//! npm reads `package.json`, an agent obeys `CLAUDE.md`, and on many file systems `.GIT`, `.g\u{200c}it` and
-//! `GIT~1` are `.git` too. So only types that people look at are written, under names that mean the same
-//! everywhere. Everything else can be downloaded.
+//! A name alone can cause actions on the host: git runs what `.git/config` says, pytest imports `conftest.py`, npm
+//! reads `package.json`, an agent obeys `CLAUDE.md`, and on many file systems `.GIT`, `.g\u{200c}it` and `GIT~1` are
+//! `.git` too. So only types that people view are written, under names that mean the same everywhere. All other files
+//! can be downloaded.
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 use icu_properties::{
@@ -13,17 +13,17 @@ use icu_properties::{
 
 use super::NotExported;
 
-/// Extensions of images, documents and data that nothing runs. Missing on purpose: programs and scripts,
-/// settings (YAML, TOML, INI, XML), plain text, Markdown, JSON and HTML, which tools and agents take for
-/// tests, settings, orders or pages to build under more names than a list could have, archives, in which anything may be, and
+/// Extensions of images, documents and data that no tool runs. Excluded on purpose: programs and scripts; settings
+/// (YAML, TOML, INI, XML); plain text, Markdown, JSON and HTML, which tools and agents read as tests, settings,
+/// instructions or pages to build, under more names than a list could have; archives, which may contain anything; and
 /// documents with macros or code of their own (XLS, XLSM, TEX, IPYNB).
 const TYPES: &[&str] = &[
     "bmp", "csv", "docx", "feather", "geojson", "gif", "jpeg", "jpg", "jsonl", "ndjson", "odp",
     "ods", "odt", "parquet", "pdf", "png", "pptx", "svg", "tif", "tiff", "tsv", "webp", "xlsx",
 ];
 
-/// ASCII that file systems, shells or commands take for more than a part of a name: separators, streams
-/// of NTFS and its short names, patterns, quotes.
+/// ASCII characters that file systems, shells or commands interpret: separators, streams of NTFS and its short names,
+/// patterns, quotes.
 const SPECIAL: &str = "\"*/:<>?\\`|~";
 
 /// Whether a file with this path, relative and with `/` between its parts, may be written.
@@ -44,15 +44,15 @@ pub(super) fn allows(path: &str) -> Result<(), NotExported> {
     Ok(())
 }
 
-/// Whether a part of a path is the same name on every file system: none of its characters is left out,
-/// replaced or taken for another, and no command takes it for an option.
+/// Whether a part of a path is the same name on every file system: none of its characters is left out, replaced or
+/// equated with another, and no command reads it as an option.
 fn is_plain(part: &str) -> bool {
     let ends = |at: Option<char>| at.is_none_or(|c| matches!(c, ' ' | '.' | '-'));
     !ends(part.chars().next())
         && !part.ends_with([' ', '.'])
         && part.chars().all(is_visible)
-        // The compatibility form, so that wide, small and ligature forms are not taken for what they
-        // look like.
+        // The compatibility form, so that wide, small and ligature characters are not mistaken for those that they look
+        // like.
         && ComposingNormalizerBorrowed::new_nfkc().is_normalized(part)
         && !is_device(part)
 }
@@ -68,7 +68,7 @@ fn is_visible(c: char) -> bool {
     c == ' ' || (VISIBLE.contains(category) && !ignorable.contains(c) && !SPECIAL.contains(c))
 }
 
-/// Whether Windows takes a name for a device, whatever its extension.
+/// Whether Windows reads a name as a device, whatever its extension.
 fn is_device(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or(part).trim_end().to_lowercase();
     let numbered = |stem: &str| stem.len() == 1 && stem.bytes().all(|b| b.is_ascii_digit());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     proptest! {
-        /// What may be written is the same name wherever it goes, and of a type that is listed.
+        /// Exported paths mean the same name everywhere, and have a listed type.
         #[test]
         fn what_is_exported_has_no_other_reading(
             path in "([.~ :-]|[a-gG]|it|/|\\.git|\u{200c}|\u{ff0e}|é|e\u{301}|\u{1f4c8}){1,8}(\\.csv|\\.PNG|\\.py|)"

@@ -1,14 +1,14 @@
-//! Who is let in, and how often.
+//! Authenticates requests and limits their rate.
 //!
 //! ```text
 //! token for the metrics --> the metrics, and nothing else
-//! token --> the principal it belongs to          none needed --> local
-//! signed URL --> the holder of the session that it is for, for what it was made for
-//! anything else --> 401; a signature that is not valid --> 403, of a session that is gone --> 404;
-//! too often --> 429
+//! token --> its principal                        none needed --> local
+//! signed URL --> the holder of the session that it is for, for the action that it was made for
+//! anything else --> 401; an invalid signature --> 403, for a session that has ended --> 404;
+//! too many requests --> 429
 //! ```
 //!
-//! Over stdio without tokens only signed URLs open anything: the server gave them to its own client.
+//! Over stdio without tokens only signed URLs give access: the server gave them to its own client.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::{
     signed_urls::{Grant, Signature, SignatureError, SignedUrls, session_and_signature},
 };
 
-/// What the holder of a URL is told when its session has ended.
+/// The message for the holder of a URL whose session has ended.
 const ENDED: &str =
     "The session has ended and its files are gone. Start a new one to create them again.";
 
@@ -37,9 +37,9 @@ const ENDED: &str =
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     tokens: Tokens,
-    /// Whoever can reach the server is let in.
+    /// Everyone who can reach the server has access.
     is_open: bool,
-    /// The token for the metrics, if they have one of their own.
+    /// The token for the metrics, if they have a separate one.
     metrics: Option<Token>,
     urls: SignedUrls,
     rate: Option<Arc<DefaultKeyedRateLimiter<Principal>>>,
@@ -54,10 +54,10 @@ impl Access {
         Self { tokens, is_open: !config.requires_auth(), metrics, urls, rate }
     }
 
-    /// Who sends this request, by its token.
+    /// Returns the sender of this request, by its token.
     ///
     /// # Errors
-    /// If the token is not known, or the caller asks too often.
+    /// If the token is not known, or the caller sends too many requests.
     pub(super) fn principal(&self, headers: &HeaderMap) -> Result<Principal> {
         let who = if self.is_open {
             Some(Principal::local())
@@ -70,8 +70,8 @@ impl Access {
         Ok(who)
     }
 
-    /// Who sends this request, as far as can be told without looking further into it, and without counting it: whether
-    /// it may do what it asks for is another matter.
+    /// Returns the sender of this request, as far as its headers and URL tell, without counting the request
+    /// and without checking a signature.
     pub(super) fn whose(&self, headers: &HeaderMap, uri: &Uri) -> Option<Whose> {
         if headers.contains_key(header::AUTHORIZATION) {
             let who = bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()));
@@ -89,14 +89,14 @@ impl Access {
         }
     }
 
-    /// The metrics are about all callers. They are for the one who has the token for them, if there
-    /// is one, and otherwise for everybody who is let in.
+    /// Checks that a request may read the metrics, which are about all callers: with the token for the
+    /// metrics, if the settings have one, otherwise as for any other request.
     ///
     /// # Errors
-    /// If this request may not read them, or its caller asks too often.
+    /// If this request may not read them, or its caller sends too many requests.
     pub(super) fn may_read_metrics(&self, headers: &HeaderMap) -> Result<()> {
         let Some(token) = &self.metrics else {
-            // Over stdio, too: they name no session and no file.
+            // Over stdio, too: the metrics name no session and no file.
             if self.tokens.is_empty() {
                 return self.count(&Principal::local());
             }
@@ -108,12 +108,12 @@ impl Access {
         Err(ApiError::Unauthorized(Needed::MetricsToken, tried(headers)))
     }
 
-    /// The sessions as whoever may do one of these things sees them. A signature counts where no token is
-    /// given, or where none could be known; one that is not valid is never overlooked.
+    /// Returns the sessions as the caller sees them, if it may do one of these things. A signature counts if
+    /// the request has no token, or the server has none; an invalid signature is always refused.
     ///
     /// # Errors
-    /// If neither token nor signature allow any of them, the session of a signature has ended, or the
-    /// caller asks too often.
+    /// If neither token nor signature allow any of them, the session of a signature has ended, or the caller
+    /// sends too many requests.
     pub(super) async fn granted(
         &self,
         sessions: &Sessions,
@@ -134,7 +134,8 @@ impl Access {
                        something else, or the server has restarted since. Ask for a new one.";
             ApiError::refused(StatusCode::FORBIDDEN, "invalid_signature", why)
         };
-        // One place for each: a signature that is good in two could be taken for another.
+        // Each kind of signature has one place, path or query: valid in both, it could be taken for the
+        // other kind.
         let signature = match any {
             Some(word) if !query.has_signature() => Signature::parse(word),
             Some(_) => None,
@@ -145,7 +146,7 @@ impl Access {
         let verdicts = grants.iter().map(|grant| self.urls.check(id, *grant, &signature));
         let genuine = verdicts.into_iter().find(|verdict| *verdict != Err(SignatureError::Invalid));
         let genuine = genuine.ok_or_else(forged)?;
-        // Before its expiry is looked at: a new one is not to be had either.
+        // Before the expiry is checked: if the session has ended, there is no new URL to ask for.
         let held = match sessions.held(id, signature.number) {
             Some(held) => Some(held),
             None => sessions.held_archived(id, signature.number).await,
@@ -159,7 +160,7 @@ impl Access {
         Ok(held)
     }
 
-    /// Counts a request of a caller, and its connection.
+    /// Counts a request of a caller, and assigns its connection to the caller.
     fn count(&self, who: &Principal) -> Result<()> {
         connections::is_of(who).map_err(|TooMany| ApiError::TooManyConnections)?;
         let Some(rate) = &self.rate else { return Ok(()) };
@@ -170,16 +171,16 @@ impl Access {
     }
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Whoever has this token.
+    /// The principal of a token.
     Principal(Principal),
-    /// Whoever has the session of this number, if the signature is good.
+    /// The holder of the session with this number, if the signature is valid.
     Number(u64),
 }
 
-/// What a request says of who sends it.
+/// The parts of a request that identify its sender.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
@@ -188,7 +189,8 @@ pub(super) struct Asked<'a> {
     pub(super) any: Option<&'a str>,
 }
 
-/// Of two, nobody knows which one a proxy on the way has looked at.
+/// Returns the bearer token. If there are two authorization headers, neither counts: a proxy may have checked
+/// the other one.
 fn bearer(headers: &HeaderMap) -> Option<Authorization<Bearer>> {
     let is_one = headers.get_all(header::AUTHORIZATION).iter().nth(1).is_none();
     headers.typed_get().filter(|_| is_one)
@@ -198,7 +200,7 @@ fn tried(headers: &HeaderMap) -> Tried {
     if headers.contains_key(header::AUTHORIZATION) { Tried::Token } else { Tried::Nothing }
 }
 
-/// What a URL may carry besides its path.
+/// The parameters in a URL's query.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub(super) format: Option<String>,
@@ -223,17 +225,17 @@ impl Query {
         query
     }
 
-    /// What is to become of a file that is there, by the URL.
+    /// How the URL says to treat an existing file.
     pub(super) fn existing(&self) -> Existing {
         Existing::overwritten_if(self.overwrite.as_deref() == Some("true"))
     }
 
-    /// It carries a signature, valid or not.
+    /// Whether the URL carries a signature, valid or not.
     pub(super) fn has_signature(&self) -> bool {
         self.signature.is_some()
     }
 
-    /// It was made for writing, and says so.
+    /// Whether the URL was made for an upload.
     pub(super) fn is_for_upload(&self) -> bool {
         self.signature.is_some() && self.overwrite.is_some()
     }

@@ -1,4 +1,4 @@
-//! All files of a session as one, made while it is sent.
+//! All files of a session as one archive, created while it is sent.
 
 use std::{
     io::{self, Write},
@@ -23,9 +23,9 @@ use crate::{
 /// Kinds of archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Deflated.
+    /// Deflated files.
     Zip,
-    /// As they are.
+    /// Uncompressed files.
     Tar,
 }
 
@@ -45,11 +45,11 @@ impl Kind {
     }
 }
 
-/// Bytes between the task that makes the archive and the one that sends it.
+/// Bytes between the task that creates the archive and the one that sends it.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The archive's bytes. It ends with an error, and so is never taken for whole, if a file changes or
-/// the session ends meanwhile.
+/// The archive's bytes. The stream ends with an error if a file changes or the session ends meanwhile, so
+/// that a partial archive is never taken for a complete one.
 pub(super) fn stream(
     kind: Kind,
     sessions: Sessions,
@@ -59,7 +59,7 @@ pub(super) fn stream(
     made(kind, Source { place: Place::Live(sessions, id), files })
 }
 
-/// The same of an archived session.
+/// The same for an archived session.
 pub(super) fn stream_archived(
     kind: Kind,
     session: ArchivedSession,
@@ -81,13 +81,13 @@ fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + S
     ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
 }
 
-/// Where the files are.
+/// The session that has the files.
 enum Place {
     Live(Sessions, SessionId),
     Archived(Box<ArchivedSession>),
 }
 
-/// A time as archives have it: in UTC here, to two seconds, from 1980 to 2107.
+/// A time as ZIP archives store it: here in UTC, in steps of two seconds, from 1980 to 2107.
 fn zip_date(modified_ns: i64) -> zip::DateTime {
     let at = Timestamp::from_nanosecond(modified_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     let at = at.to_zoned(TimeZone::UTC).datetime();
@@ -95,7 +95,7 @@ fn zip_date(modified_ns: i64) -> zip::DateTime {
     at.try_into().expect("a date that an archive can have")
 }
 
-/// Bytes of an archive that are written and not sent yet: its writer does not wait until they are.
+/// Bytes of an archive that are written but not sent yet. Writing never waits.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -121,7 +121,7 @@ struct Source {
 }
 
 impl Source {
-    /// The file as it is now, in small pieces.
+    /// Opens a file in its current state: its size, and its content in small pieces.
     async fn open(
         &self,
         file: &Artifact,
@@ -147,7 +147,7 @@ impl Source {
         let mut archive = ZipWriter::new_stream(written.clone());
         for file in &self.files {
             let (size, pieces) = self.open(file).await?;
-            // Deflated also where that gains nothing: some readers refuse a stored file whose length
+            // Deflated even if that gains nothing: some readers refuse an uncompressed file whose length
             // only follows it.
             let options = SimpleFileOptions::default()
                 .unix_permissions(0o644)
@@ -174,7 +174,7 @@ impl Source {
             header.set_size(size);
             header.set_mode(0o644);
             header.set_mtime(u64::try_from(file.modified_ns / 1_000_000_000).unwrap_or(0));
-            // Only the header: the builder copies from a reader that waits for nobody.
+            // Only the header: the builder copies contents from blocking readers only.
             archive.append_data(&mut header, file.path.as_str(), io::empty())?;
             writer.write_all(&mem::take(archive.get_mut())).await?;
             let mut pieces = std::pin::pin!(pieces);

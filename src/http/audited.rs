@@ -1,4 +1,4 @@
-//! What uploads, downloads and the ends of sessions over HTTP leave in the audit file, if there is one.
+//! Audits uploads, downloads and ends of sessions over HTTP, if there is an audit file.
 
 use std::{
     pin::Pin,
@@ -20,18 +20,18 @@ use crate::{
     sessions::Sessions,
 };
 
-/// What requests do, as the file has it.
+/// The names of actions in the audit file.
 pub(super) const UPLOAD: &str = "upload";
 pub(super) const END: &str = "end_session";
 const DOWNLOAD: &str = "download";
 
-/// Of one that was not read to its end.
+/// The outcome of a download that was not read to its end.
 const CUT_OFF: &str = "cut_off";
 
-/// The line of something that is about to be done with a session, and to what of it. There is none without an audit file.
+/// Begins the audit line of an action on a session, and on `of` in it. `None` without an audit file.
 ///
 /// # Errors
-/// If nothing can be written there: it is not done.
+/// If the line cannot be written: the action must not be carried out.
 pub(super) fn begin(
     sessions: &Sessions,
     what: &str,
@@ -49,10 +49,10 @@ pub(super) fn begin(
     Ok(Some(entry))
 }
 
-/// An answer that sends something of a session, if it does, with its line.
+/// Audits an answer if it sends content of a session.
 ///
 /// # Errors
-/// If nothing can be written: nothing is sent.
+/// If the line cannot be written: nothing is sent.
 pub(super) fn download(
     sessions: &Sessions,
     (id, of): (&SessionId, &str),
@@ -71,12 +71,12 @@ pub(super) fn download(
     }))
 }
 
-/// A body whose digest is written down when it was sent, or is not sent any more.
+/// A body whose digest is recorded when it has been sent completely or is dropped.
 struct Audited {
     body: Body,
     entry: Option<Entry>,
     sent: Hashing,
-    /// How many bytes it has, if that is known.
+    /// Length in bytes, if known.
     whole: Option<u64>,
     is_over: bool,
 }
@@ -95,7 +95,7 @@ impl HttpBody for Audited {
                 if let Some(piece) = frame.data_ref() {
                     self.sent.add(piece);
                 }
-                // Whoever knows how long it is does not ask for more.
+                // A reader that knows the length may stop polling after the last byte.
                 self.is_over = self.whole.is_some_and(|whole| self.sent.bytes() >= whole);
             }
             Poll::Ready(None) => self.is_over = true,

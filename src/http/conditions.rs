@@ -1,5 +1,4 @@
-//! What a request is to be answered with, by its conditions and its range (RFC 9110, sections 13
-//! and 14). Pure.
+//! The answer to a request, by its conditions and its range (RFC 9110, sections 13 and 14). Pure.
 
 use std::{
     ops::Range,
@@ -16,10 +15,10 @@ use http_range_header::{
 };
 use protocol::message::Stamp;
 
-/// Names the version of a file.
+/// The version of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Version {
-    /// Strong: it changes with whatever happens to the file.
+    /// A strong tag: every change to the file changes it.
     pub(super) etag: ETag,
     /// In whole seconds.
     pub(super) modified: SystemTime,
@@ -27,18 +26,18 @@ pub(super) struct Version {
     pub(super) size: u64,
 }
 
-/// What to answer with.
+/// The kind of answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// 200, all of it.
+    /// 200, the whole file.
     Whole,
     /// 206, these bytes.
     Part(Range<u64>),
     /// 304.
     NotModified,
-    /// 412: it is not the version that the client means.
+    /// 412: the file is not the version that the client means.
     AnotherVersion,
-    /// 416: there are no such bytes.
+    /// 416: the file has no such bytes.
     NoSuchBytes,
 }
 
@@ -47,7 +46,7 @@ impl Version {
     pub(super) fn of(stamp: &Stamp) -> Self {
         let Stamp { ino, size, mtime_ns, ctime_ns, .. } = stamp;
         let etag = format!("\"{ino:x}-{size:x}-{mtime_ns:x}-{ctime_ns:x}\"");
-        // HTTP knows whole seconds, and no year after 9999; nothing here was made before 1970.
+        // HTTP dates have whole seconds and no year after 9999; times before 1970 become 1970.
         let seconds = u64::try_from(mtime_ns / 1_000_000_000).unwrap_or(0).min(253_402_300_799);
         Self {
             etag: etag.parse().expect("hexadecimal digits in quotes"),
@@ -56,7 +55,7 @@ impl Version {
         }
     }
 
-    /// Decides. The order is that of RFC 9110, section 13.2.2.
+    /// Decides, in the order of RFC 9110, section 13.2.2.
     pub(super) fn answer(&self, method: &Method, headers: &HeaderMap) -> Answer {
         let meant = match headers.typed_get::<IfMatch>() {
             Some(tags) => tags.precondition_passes(&self.etag),
@@ -69,7 +68,7 @@ impl Version {
         }
         let wanted = match headers.typed_get::<IfNoneMatch>() {
             Some(tags) => tags.precondition_passes(&self.etag),
-            // A tag that cannot be read still means that the date is not to be looked at.
+            // A tag that cannot be parsed still means that the date must be ignored.
             None if headers.contains_key(header::IF_NONE_MATCH) => true,
             None => headers
                 .typed_get::<IfModifiedSince>()
@@ -78,7 +77,7 @@ impl Version {
         if !wanted {
             return Answer::NotModified;
         }
-        // Ranges are defined for GET and nothing else (section 14.2).
+        // Ranges are defined only for GET (section 14.2).
         match headers.get(header::RANGE).and_then(|range| range.to_str().ok()) {
             Some(range) if method == Method::GET && self.is_that_of_if_range(headers) => {
                 self.part(range)
@@ -87,8 +86,8 @@ impl Version {
         }
     }
 
-    /// Whether a range is of the version that the client has the rest of. The very date is asked
-    /// for, not a later one, which `headers::IfRange` would take.
+    /// Whether the file is the version that `If-Range` names; true without that header. A date must match
+    /// exactly: `headers::IfRange` would also accept a later one.
     fn is_that_of_if_range(&self, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get(header::IF_RANGE) else { return true };
         let [mut own_tag, mut own_date] = [HeaderMap::new(), HeaderMap::new()];
@@ -98,11 +97,11 @@ impl Version {
             || own_date.get(header::LAST_MODIFIED) == Some(value)
     }
 
-    /// One range; a list is answered with the whole file, as section 14.2 allows, and so is what
-    /// cannot be read.
+    /// Answers a `Range` header with one range. A list, or a header that cannot be parsed, gets the whole
+    /// file, as section 14.2 allows.
     fn part(&self, header: &str) -> Answer {
         let range = match parse_range_header(header) {
-            // Some clients ask every file for a range. Of an empty one they get what there is.
+            // Some clients send a range with every request. An empty file is sent whole.
             _ if self.size == 0 => return Answer::Whole,
             Ok(parsed) if parsed.ranges.len() == 1 => parsed.ranges[0],
             Err(RangeUnsatisfiableError::ZeroSuffix) if !header.contains(',') => {

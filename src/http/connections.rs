@@ -1,7 +1,7 @@
-//! Accepts connections and closes those that hold a place without using it, or that others need.
+//! Accepts connections, and closes those that occupy a place without using it or whose place others need.
 //!
 //! ```text
-//! accept (there is room) --> task: heads and answers, each within its time, until it is cut off
+//! accept (there is room) --> task: heads and answers, each within its time limit, until it is cut off
 //!         ^                      |
 //!         '---- place is free ---'
 //! ```
@@ -52,7 +52,7 @@ enum Event {
     Stop,
 }
 
-/// Serves until `stop` is cancelled, and then for as long as what is under way takes, within bounds.
+/// Serves until `stop` is cancelled, and then finishes requests in progress for at most `limits.grace`.
 pub(super) async fn serve(
     socket: TcpListener,
     app: Router,
@@ -91,10 +91,10 @@ pub(super) async fn serve(
                     }
                 }));
             }
-            // It left before it was accepted.
+            // The client disconnected before its connection was accepted.
             Event::Accepted(Err(error)) if is_the_clients(&error) => {}
             Event::Accepted(Err(error)) => {
-                // Out of descriptors, most likely. Without a pause this would be a busy loop.
+                // Probably out of file descriptors. Without a pause this would be a busy loop.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -103,11 +103,11 @@ pub(super) async fn serve(
         }
     }
     drop(socket);
-    // Whatever is left then is cut off.
+    // Connections that are still open then are cut off.
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Room comes first: a connection that finds none waits in the kernel, and costs nothing here.
+/// Accepts a connection when there is room. Until then it waits in the kernel, at no cost to the server.
 async fn accept(socket: &TcpListener, seats: &Seats) -> io::Result<(TcpStream, IpAddr)> {
     seats.room().await;
     let (stream, peer) = socket.accept().await?;
@@ -115,26 +115,25 @@ async fn accept(socket: &TcpListener, seats: &Seats) -> io::Result<(TcpStream, I
 }
 
 tokio::task_local! {
-    /// The place of the connection that a task serves. A request is handled in the task of its
-    /// connection.
+    /// The place of the connection that a task serves. Requests are handled in the task of their connection.
     static SEAT: Seat;
 }
 
-/// Notes whose the connection is that the current request came on. Does nothing outside a connection.
+/// Assigns the current request's connection to this client. Does nothing outside a connection.
 ///
 /// # Errors
-/// If the client has as many as it may have.
+/// If the client has reached its limit of connections.
 pub(super) fn is_of(client: &Principal) -> Result<(), TooMany> {
     SEAT.try_with(|seat| seat.known(client)).unwrap_or(Ok(()))
 }
 
-/// Cancelled, it cuts off the connection that the current request came on.
+/// Returns a token that cuts off the current request's connection when it is cancelled.
 pub(super) fn cut_off() -> Option<CancellationToken> {
     SEAT.try_with(Seat::cut_off).ok()
 }
 
-/// Marks the connection as busy until the answer has been sent. A stranger gets one answer a connection:
-/// many that nobody reads would only be work.
+/// Marks the connection as busy until the answer has been sent. A connection without a known client is closed
+/// after one answer: answers that its peer never reads would be wasted work.
 pub(super) async fn occupy(request: Request, next: Next) -> Response {
     let busy = SEAT.try_with(Seat::begin).ok();
     let mut response = next.run(request).await;
@@ -144,7 +143,7 @@ pub(super) async fn occupy(request: Request, next: Next) -> Response {
     response.map(|body| holding(body, busy))
 }
 
-/// A body that holds something until it has been sent.
+/// Wraps a body so that it holds a value until the body has been sent.
 pub(super) fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
     Body::new(Holding { body, _held: held })
 }
@@ -174,7 +173,7 @@ impl<T: Unpin> HttpBody for Holding<T> {
     }
 }
 
-/// A connection of which it is known whether all that was sent on it has been read.
+/// A connection that records whether everything sent on it has been read.
 struct Heard(TcpStream, Seat);
 
 impl AsyncRead for Heard {
@@ -219,9 +218,9 @@ impl AsyncWrite for Heard {
     }
 }
 
-/// Ends with an error when its reader takes nothing for so long.
+/// Fails writes if the client reads nothing for this time.
 fn watched(stream: Heard, stall: Duration) -> TimeoutStream<Heard> {
-    // Pieces are large; waiting for more to send with them gains nothing.
+    // Pieces are large, so that delaying them to send more at once gains nothing.
     let _ = stream.0.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));

@@ -1,5 +1,5 @@
-//! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as it is read; and all of
-//! them.
+//! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as the client reads it; and
+//! all files of a session.
 
 use std::{ops::Range, sync::Arc};
 
@@ -39,18 +39,18 @@ use crate::{
     signed_urls::{Base, Grant, SessionKey, session_and_signature},
 };
 
-/// Memory that a download holds, in bytes: a piece of the file.
+/// Memory of a download, in bytes: a piece of the file.
 const DOWNLOAD_BYTES: usize = 64 << 10;
 
-/// Memory that an archive holds besides the names of its files, in bytes: pieces of a file before and
-/// after they are deflated, and what deflating takes.
+/// Memory of an archive besides the names of its files, in bytes: pieces of a file before and after
+/// deflating, and the state of the compressor.
 const ARCHIVE_BYTES: usize = 512 << 10;
 
-/// Memory that a notebook or script holds, in bytes: a run, and a piece of a picture. The runs themselves are
-/// the session's.
+/// Memory of a notebook or script, in bytes: a run, and a piece of a picture. The session holds the memory of
+/// the runs.
 const RECORD_BYTES: usize = 512 << 10;
 
-/// `GET /files/{session}/{path}`: one file; for the URL of an upload, the form that puts it there.
+/// `GET /files/{session}/{path}`: one file; for an upload URL, the form that uploads the file.
 pub(super) async fn one(
     State(shared): State<Shared>,
     path: std::result::Result<Path<(String, String)>, PathRejection>,
@@ -58,7 +58,7 @@ pub(super) async fn one(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
-    // An invalid name is the name of nothing.
+    // An invalid name is answered like a missing file.
     let path = path.ok();
     let named = path.as_ref().and_then(|Path((session, path))| {
         let (session, any) = session_and_signature(session);
@@ -92,8 +92,8 @@ pub(super) async fn one(
     Ok(answer.map(|body| holding(body, memory)))
 }
 
-/// `GET /files/{session}/`: all files, as an archive or, if none is asked for, a list; for a browser, the
-/// page that shows them.
+/// `GET /files/{session}/`: all files, as an archive or, without a format, as a list; for a browser, the page
+/// that shows them.
 pub(super) async fn all(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
@@ -108,7 +108,7 @@ pub(super) async fn all(
     }
     let id = viewer::session(id, &shared, &headers)?;
     let format = Format::named(query.format.as_deref());
-    // The page shows the list and the runs, too.
+    // The page's URL (`Look`) also allows the list and the runs, because the page shows them.
     let grants = match format {
         Some(Format::List) => &[Grant::Read(None), Grant::Look][..],
         Some(Format::Record(_)) => &[Grant::Look],
@@ -121,14 +121,14 @@ pub(super) async fn all(
         return Err(ApiError::refused(StatusCode::BAD_REQUEST, "invalid_argument", why));
     };
     let answer = Box::pin(all_as(format, (&shared, &base), &sessions, id.clone())).await?;
-    // Names and sizes alone are no download.
+    // A list has only names and sizes, so it is not audited as a download.
     match query.format.as_deref().filter(|_| !matches!(format, Format::List)) {
         Some(of) => Ok(audited::download(&sessions, (&id, of), &method, answer)?),
         None => Ok(answer),
     }
 }
 
-/// What a session has, in this form.
+/// All of a session's files or runs, in this format.
 async fn all_as(
     format: Format,
     (shared, base): (&Shared, &Base),
@@ -171,7 +171,7 @@ async fn all_as(
     Ok((named, Body::from_stream(body)).into_response())
 }
 
-/// The same of an archived session, which stays where it is. Its runs are not kept.
+/// The same for an archived session, which this does not restore. The archive has no runs.
 async fn all_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,
@@ -210,7 +210,7 @@ async fn all_archived(
     }
 }
 
-/// Where a file is read.
+/// An open file, of a live session or in the archive.
 enum Source {
     Live(FileReader),
     Archived(ArchivedFile),
@@ -243,7 +243,7 @@ impl Source {
     }
 }
 
-/// What a session's files and runs are given as.
+/// The format of a session's files or runs.
 #[derive(Debug, Clone, Copy)]
 enum Format {
     List,
@@ -264,7 +264,7 @@ impl Format {
     }
 }
 
-/// Headers of a file that is made for a session.
+/// Headers of an archive, a notebook or a script.
 fn named(id: &SessionId, mime: &str, extension: &str) -> [(header::HeaderName, String); 2] {
     let name = format!("{id}.{extension}");
     [
@@ -311,7 +311,7 @@ async fn answer(
     let mime = file.path().mime();
     let disposition = content_disposition(file.path().name(), mime);
     let is_from_start = range.start == 0;
-    // Of HEAD's answer the router sends no body, and a stream that is not read asks for nothing.
+    // For HEAD, the router sends no body, and an unread stream requests no pieces.
     let mut pieces = file.pieces(range, shared.pieces);
     let mut content_type = mime.to_owned();
     let mut start = None;

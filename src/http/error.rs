@@ -1,8 +1,7 @@
-//! Everything that a request can be refused for or fail with, and how that is answered: a status, a stable
-//! code and a sentence, as JSON.
+//! The errors of HTTP requests, and their answers: a status, a stable code and a sentence, as JSON.
 //!
-//! Handlers and layers return it with `?`. At MCP's URL the same is a message of that protocol, whoever has made it, as
-//! its clients show nothing else ([`in_messages`]).
+//! Handlers and layers return them with `?`. At MCP's URL every error becomes a message of that protocol,
+//! whichever layer it is from, because MCP clients show nothing else ([`in_messages`]).
 
 use std::borrow::Cow;
 
@@ -21,46 +20,46 @@ use crate::{
     request::{NO_MEMORY, REFUSED},
 };
 
-/// What a handler returns.
+/// The result of a handler.
 pub(super) type Result<T> = std::result::Result<T, ApiError>;
 
-/// Of a session that is not there, to a caller that knows only its name.
+/// The message about a missing session, for a caller that knows only its name.
 const NO_SESSION: &str =
     "There is no such session. If there was one, it has ended and its files are gone.";
 
-/// A request that is not answered with what it asks for.
+/// The reason why a request failed or was refused.
 #[derive(Debug)]
 pub(super) enum ApiError {
     /// A call that could not be carried out.
     Failed(Error),
-    /// A file that cannot be had, whatever the reason.
+    /// A file or session that cannot be used; most reasons are answered as "not found".
     Gone(Error),
     /// There is no such session.
     NoSession,
     /// There is no such file.
     NoFile,
-    /// The error of a file, and the files of the same request that were written before it, as a whole answer shows them.
+    /// An error after files of the same request were written, with those files as a complete answer would show them.
     AfterFiles(Box<Self>, Vec<Value>),
-    /// It is not for this server, or not in this form: a status, a stable code and a sentence.
+    /// The request is not for this server, or has a wrong form: a status, a stable code and a sentence.
     Refused(StatusCode, &'static str, Cow<'static, str>),
-    /// The caller is not known by what it sent, if it sent anything.
+    /// The request needs a credential, and carried none or an invalid one.
     Unauthorized(Needed, Tried),
-    /// The caller has as many connections as it may have.
+    /// The caller has reached its limit of connections.
     TooManyConnections,
-    /// The caller sends more requests than it may; seconds until the next one.
+    /// The caller has reached its limit of requests; seconds until the next one is allowed.
     RateLimited(u64),
-    /// Requests hold as much memory as they may.
+    /// Requests hold all memory that they may hold.
     NoMemory,
 }
 
-/// What a request has to carry.
+/// The credential that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needed {
-    /// A token of a client.
+    /// A client's token.
     Token,
     /// The token for the metrics.
     MetricsToken,
-    /// A signature: there are no tokens.
+    /// A signed URL: the server has no tokens.
     SignedUrl,
 }
 
@@ -68,7 +67,7 @@ pub(super) enum Needed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tried {
     Nothing,
-    /// One that is not good here.
+    /// A token that is not valid here.
     Token,
 }
 
@@ -93,7 +92,7 @@ impl ApiError {
         Self::Refused(status, code, message.into())
     }
 
-    /// There is nothing here, in these words.
+    /// A 404 with this message.
     pub(super) fn not_found(message: &'static str) -> Self {
         Self::refused(StatusCode::NOT_FOUND, "not_found", message)
     }
@@ -109,7 +108,7 @@ impl ApiError {
         let (status, body) = match self {
             Self::Failed(error) => (status(&error), error.to_json()),
             Self::Gone(error) => match error {
-                // Of what is kept, it is there, but cannot be woken now.
+                // The session still exists but cannot be used now, or the server itself failed.
                 Error::Internal(_)
                 | Error::MaxSessions { .. }
                 | Error::TooManySessions { .. }
@@ -135,7 +134,7 @@ impl ApiError {
                 with(header::WWW_AUTHENTICATE, challenge(tried));
                 let mut body = body("unauthorized", needed.message());
                 if needed == Needed::SignedUrl {
-                    // By this field the page in a browser knows what it can do about it.
+                    // Tells the page in the browser that no token would help.
                     body["needs"] = "url".into();
                 }
                 (StatusCode::UNAUTHORIZED, body)
@@ -173,7 +172,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Makes errors at MCP's URL messages of its protocol.
+/// Turns errors at MCP's URL into messages of its protocol.
 pub(super) async fn in_messages(request: Request, next: Next) -> Response {
     let is_mcp = matches!(request.uri().path(), "/mcp" | "/mcp/");
     let mut response = next.run(request).await;
@@ -203,7 +202,7 @@ impl Needed {
     }
 }
 
-/// Says what is to be sent, as a 401 has to.
+/// The `WWW-Authenticate` header that a 401 must have.
 fn challenge(tried: Tried) -> HeaderValue {
     // RFC 6750, section 3: no error code for a request without a token.
     HeaderValue::from_static(match tried {
@@ -230,7 +229,7 @@ fn status(error: &Error) -> StatusCode {
         Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo { .. } => {
             StatusCode::CONFLICT
         }
-        // No route installs any.
+        // No route installs packages.
         Error::Package(_) => StatusCode::UNPROCESSABLE_ENTITY,
         Error::ArtifactTooLarge { .. }
         | Error::UploadTooLarge { .. }

@@ -1,14 +1,13 @@
-//! Which names the server answers to, and whose pages may call it.
+//! Checks which host names a request may be for, and which sites' pages may call the server.
 //!
-//! A page on the web can point a name of its own at this machine (DNS rebinding) and then read
-//! whatever answers, as if it were its own. The browser still sends that name as the `Host`, so a
-//! name that is not ours is turned away. An address in its place is not a name, so nobody can point it
-//! elsewhere.
+//! A page on the web can point its own host name at this machine (DNS rebinding) and then read the answers as
+//! if they were its own. The browser still sends that name as the `Host`, so requests with a foreign name are
+//! refused. An address is not a name, so it cannot be pointed elsewhere.
 //!
-//! A page can also send requests to another server than its own, and browsers say which site it is
-//! from (`Origin`). Only our own pages may, and those of the sites that the settings name. Images,
-//! scripts and the like that a page embeds come without an `Origin`; of them browsers say whether page
-//! and server are of one site (`Sec-Fetch-Site`). Only signed URLs may be embedded elsewhere.
+//! A page can also send requests to other servers, and browsers say which site it is from (`Origin`). Only
+//! our own pages may, and those of the sites in the settings. Images, scripts and similar that a page embeds
+//! come without an `Origin`; for them browsers say whether page and server belong to one site
+//! (`Sec-Fetch-Site`). Only signed URLs may be embedded elsewhere.
 
 use std::net::IpAddr;
 
@@ -21,20 +20,20 @@ use crate::{config::Config, signed_urls::session_and_signature};
 #[derive(Debug)]
 pub(super) struct Hosts {
     bound: IpAddr,
-    /// In lower case, without a dot at the end.
+    /// In lower case, without a trailing dot.
     names: Vec<String>,
-    /// Of other sites.
+    /// Origins other than the request's own host.
     origins: Vec<String>,
 }
 
-/// Why a request is turned away.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It does not say once, and clearly, what host it is for.
+    /// The request names no host, or more than one.
     Unclear,
-    /// It is for another.
+    /// The request is for another host.
     Another,
-    /// It comes from a page of another site.
+    /// The request comes from a page of another site.
     Foreign,
 }
 
@@ -50,8 +49,8 @@ impl Hosts {
         Self { bound: bound.to_canonical(), names, origins }
     }
 
-    /// Checks the host that a request is for, which is given back, and the site it comes from. The host's
-    /// port is not looked at: whoever is tricked into coming here has the right one.
+    /// Checks the host that a request is for, and the site that it comes from; returns the host. The host's
+    /// port is ignored: in an attack by DNS rebinding it is the right one.
     pub(super) fn check<B>(&self, request: &Request<B>) -> Result<Authority, Refusal> {
         let authority = wanted(request).ok_or(Refusal::Unclear)?;
         if !self.allows(authority.host()) {
@@ -85,7 +84,7 @@ impl Hosts {
     }
 }
 
-/// Whether an origin is one of these, of which some may allow any port (`http://localhost:*`).
+/// Whether an origin is in a list; an entry may allow any port (`http://localhost:*`).
 pub(super) fn is_listed(listed: &[String], origin: &str) -> bool {
     listed.iter().any(|listed| match listed.strip_suffix(":*") {
         None => listed == origin,
@@ -104,14 +103,14 @@ pub(super) fn is_signed(uri: &Uri) -> bool {
         || form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "signature")
 }
 
-/// Whether this is part of a page of another origin, which shows or runs it unread.
+/// Whether a page of another origin embeds the answer, without reading it.
 fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
     let says = |name: &str, what: &str| headers.get(name).is_some_and(|value| value == what);
     says("sec-fetch-mode", "no-cors")
         && (says("sec-fetch-site", "cross-site") || says("sec-fetch-site", "same-site"))
 }
 
-/// What the request names: in its target (which comes first, RFC 9112 section 3.2.2) or its `Host`.
+/// The host that the request names: in its target (which has priority, RFC 9112 section 3.2.2) or its `Host`.
 pub(super) fn wanted<B>(request: &Request<B>) -> Option<Authority> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let authority = match (request.uri().authority(), hosts.next(), hosts.next()) {
@@ -122,7 +121,7 @@ pub(super) fn wanted<B>(request: &Request<B>) -> Option<Authority> {
     (!authority.as_str().contains('@')).then_some(authority)
 }
 
-/// One way to write each name and address.
+/// The normal form of a name or address.
 fn normal(host: &str) -> String {
     let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()

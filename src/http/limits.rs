@@ -1,5 +1,4 @@
-//! What one client may use, so that none can harm the others. What a sandbox may send is the
-//! link's business.
+//! Limits for clients, so that none can harm the others. The module `link` limits what a sandbox may send.
 
 use std::time::Duration;
 
@@ -9,43 +8,42 @@ use crate::{
     request::{ANSWER_BYTES, longest_message},
 };
 
-/// Times and numbers of the artifact server. They are not settings: nobody who runs it would know
-/// better values. Tests have their own.
+/// Time and number limits of the HTTP server. They are not settings, because operators would have no better
+/// values. Tests use their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most time for the head of a request, and for a kept connection without a new one. A real
-    /// client sends a head at once; one that trickles it holds a place.
+    /// Most time for the head of a request, and for a kept-alive connection without a new one. A normal
+    /// client sends a head at once; one that sends it slowly occupies a place.
     pub head: Duration,
-    /// Most time without a byte taken by a client that has an answer under way, or without one sent
-    /// by a client in the middle of a body. Long enough for a phone that changes networks; nobody
-    /// gets a place for good by doing nothing.
+    /// Most time for a client to take no byte of an answer in progress, or to send none in the middle of a
+    /// body. Long enough for a phone that changes networks; an inactive client cannot occupy a place forever.
     pub stall: Duration,
-    /// Most time that requests under way have when the server ends.
+    /// Most time for requests in progress when the server ends.
     pub grace: Duration,
-    /// Most time for the engine to say whether a sandbox could be started. Health checks ask
-    /// again sooner than they wait longer.
+    /// Most time for the engine to say whether a sandbox could be started. A health check repeats its request
+    /// rather than waits longer.
     pub ready: Duration,
-    /// Connections of known clients at a time. Where they have all of these, the one that has most makes room.
+    /// Connections of known clients at a time. At the limit, the client with the most loses one.
     pub connections: usize,
-    /// Connections at a time on which no client is known yet: a newer one cuts off the oldest.
+    /// Connections without a known client at a time. At the limit, a newer one cuts off an older one.
     pub strangers: usize,
-    /// Requests that may wait for changes of sessions at a time, at most half of them of one client; more are
-    /// answered at once.
+    /// Requests that may wait for changes of sessions at a time, at most half of them of one client; further
+    /// ones are answered at once.
     pub waiters: usize,
-    /// Pieces of files of up to 1 MiB in memory at a time. So many downloads are more than the
-    /// processors keep busy; others go on in small pieces.
+    /// Pieces of files of up to 1 MiB in memory at a time. This many downloads keep the processors busy;
+    /// further ones use small pieces.
     pub large_pieces: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // Common clients keep a connection for up to 15 s and then take it for good.
+            // Common clients reuse a connection that was idle for up to 15 s.
             head: Duration::from_secs(20),
             stall: Duration::from_secs(60),
             grace: Duration::from_secs(2),
             ready: Duration::from_secs(10),
-            // An MCP client holds one or two, for as long as it lives.
+            // An MCP client keeps one or two connections for as long as it runs.
             connections: 768,
             strangers: 1024,
             waiters: 256,
@@ -55,8 +53,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Memory that requests may hold: each client the longest message and an answer for each of its
-    /// sessions, and all clients together somewhat more, so that none has everything.
+    /// Memory for requests: for each client the longest message and an answer for each of its sessions; for
+    /// all clients together somewhat more, so that no client can take all of it.
     pub(super) fn share(config: &Config) -> Share {
         const OTHERS: usize = 16 << 20;
         let client = longest_message(config) + config.max_sessions_per_client * ANSWER_BYTES;

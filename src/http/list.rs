@@ -1,5 +1,5 @@
-//! A JSON object with a long list in it, rendered while it is sent: a listing of sixteen thousand files is
-//! 40 MB once each has its URL, and its reader may take as long as it likes.
+//! A JSON object with a long list, rendered while it is sent: a listing of 16,000 files takes 40 MB with all
+//! URLs, and its reader may be slow.
 
 use std::{io, sync::Arc};
 
@@ -15,8 +15,8 @@ use crate::{budget::Lease, sessions::Listing};
 /// Bytes that are rendered at a time.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// This object with the files of a listing, each as `render` shows it, in its field `artifacts`. The
-/// listing's memory is what the answer holds until it has been sent.
+/// The object with a listing's files, each rendered by `render`, in its field `artifacts`. The answer holds
+/// only the listing's memory until it has been sent.
 pub(super) fn with_artifacts(
     mut object: Map<String, Value>,
     listing: Arc<Listing>,
@@ -28,7 +28,7 @@ pub(super) fn with_artifacts(
     }
     let head = Value::Object(object).to_string();
     lease.shrink_to(listing.bytes() + head.len() + PIECE_BYTES);
-    // Without its closing brace, which follows the list.
+    // The closing brace follows the list.
     let mut piece = head[..head.len() - 1].to_owned();
     if piece.len() > 1 {
         piece.push(',');

@@ -1,4 +1,4 @@
-//! `/mcp`: takes in a message of the protocol, in memory that is leased for it, and hands it on.
+//! `/mcp`: reads a message of the protocol into leased memory, and passes it to the service.
 
 use axum::{
     body::{Body, Bytes},
@@ -21,9 +21,9 @@ use crate::{
     request::RequestMemory,
 };
 
-/// One MCP request.
+/// Answers one MCP request.
 ///
-/// The body is read here, as whether it comes in full is a matter of HTTP.
+/// The body is read here, because whether it is complete is a question of HTTP.
 pub(super) async fn mcp(State(shared): State<Shared>, request: Request) -> Result<Response> {
     let Some(service) = &shared.mcp else {
         let why = "This server speaks MCP over standard input and output.";
@@ -52,11 +52,11 @@ pub(super) async fn mcp(State(shared): State<Shared>, request: Request) -> Resul
     let memory = RequestMemory::new(lease);
     let request = Request::from_parts(head, body);
     let answer = service.answer(principal, memory.clone(), request).await;
-    // Until it has been sent.
+    // The answer holds the memory until it has been sent.
     Ok(answer.map_err(|Exhausted| ApiError::NoMemory)?.map(|body| holding(Body::new(body), memory)))
 }
 
-/// Why there is no whole message.
+/// The reason why a message is not complete.
 enum NotReceived {
     TooLong,
     NoMemory,
@@ -69,8 +69,7 @@ impl From<Exhausted> for NotReceived {
     }
 }
 
-/// Reads a body. Its memory is leased before it comes: all of it if its length is known, else as it
-/// comes.
+/// Reads a body. Its memory is leased before it arrives: all of it if its length is known, otherwise step by step.
 async fn receive(
     body: Body,
     length: Option<usize>,
@@ -94,7 +93,7 @@ async fn receive(
         if len > max {
             return Err(NotReceived::TooLong);
         }
-        // Whose length is not known grows by doubling, up to a point.
+        // Without a known length the buffer grows by doubling: the lease includes its spare room, at most 1 MiB.
         let takes = if length.is_some() { len } else { len + len.min(DOUBLES_TO) };
         if takes > leased {
             let step = (takes - leased).max(STEP);
@@ -102,8 +101,7 @@ async fn receive(
             leased += step;
         }
         if len > whole.capacity() && len > DOUBLES_TO {
-            // Growing by doubling would hold a long one twice; memory that nothing is written to costs
-            // nothing.
+            // Doubling would hold a long message twice; reserved memory costs nothing until it is written.
             whole.reserve(max - whole.len());
         }
         lease.moved(piece.len());

@@ -1,4 +1,4 @@
-//! `GET /metrics`, and counting requests.
+//! `GET /metrics`, and counting of requests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::{error::Result, shared::Shared};
 use crate::metrics::CONTENT_TYPE;
 
-/// Time for the engine to answer. A scraper waits less long than a health check, and wants the other
+/// Time for the engine to answer. A scraper waits for less time than a health check, and needs the other
 /// metrics in any case.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -25,7 +25,7 @@ pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Re
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
-/// Counts what was asked for and how it was answered, by anybody.
+/// Counts requests and their answers, of all clients.
 pub(super) async fn count(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
     let (route, method) = (route.to_owned(), word(request.method()));
@@ -34,7 +34,7 @@ pub(super) async fn count(State(shared): State<Shared>, request: Request, next: 
     response
 }
 
-/// Anybody may make a method up.
+/// The method as a label; "other" if it is unknown, because clients can invent methods.
 fn word(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

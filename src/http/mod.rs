@@ -1,16 +1,16 @@
-//! The HTTP server: the only place that names axum. Files in and out, and where it is asked for, MCP.
+//! The HTTP server, and the only place that names axum: files in and out and, if it is asked for, MCP.
 //!
-//! - [`connections`]: accepting and cutting off; [`seats`] says who may be connected.
-//! - [`router`]: which handler answers what; [`error`]: what it answers when it cannot.
-//! - [`hosts`]: which names the server answers to, and whose pages may call it.
-//! - [`forward`]: having another server answer what is of callers whose sessions it has.
-//! - [`access`]: who is let in, by token or by a signed URL, and how often.
-//! - [`mcp`]: messages of the protocol, for a service that is handed in.
-//! - [`download`]: one file; [`conditions`] decides what of it; or all of them: [`list`], [`archive`].
-//! - [`notebook`]: what was done in a session, to be done again; [`script`]: its cells as plain Python.
-//! - [`upload`]: files the other way.
-//! - [`audited`]: what files in and out leave in the audit file.
-//! - [`viewer`]: what the sessions do, for the page that shows it to people.
+//! - [`connections`]: accepts connections and cuts them off; [`seats`] decides who may be connected.
+//! - [`router`]: maps URLs to handlers; [`error`]: the answers of requests that fail.
+//! - [`hosts`]: checks which host names requests may be for, and which sites' pages may call the server.
+//! - [`forward`]: passes requests on to the server that has their caller's sessions.
+//! - [`access`]: authenticates requests by token or signed URL, and limits their rate.
+//! - [`mcp`]: messages of the protocol, for a service that the caller of [`Listener::serve`] provides.
+//! - [`download`]: one file ([`conditions`] decides which part of it) or all of them ([`list`], [`archive`]).
+//! - [`notebook`]: a session's runs, to be run again; [`script`]: its cells as plain Python.
+//! - [`upload`]: files into a session.
+//! - [`audited`]: entries in the audit file for files in and out.
+//! - [`viewer`]: the state of sessions, and the page that shows it to people.
 //! - [`metrics`]: for the operator; [`readiness`]: whether a session could be started.
 
 mod access;
@@ -60,27 +60,27 @@ use crate::{
     signed_urls::SignedUrls,
 };
 
-/// A bound listener, which can be asked for its address before it serves.
+/// A bound listener, whose address is known before it serves.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    /// For other servers, if there are any.
+    /// The listener for other servers, if the settings have an address for it.
     peers: Option<TcpListener>,
     limits: Limits,
 }
 
-/// What to do about a port that is in use.
+/// The action if a port is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortInUse {
-    /// Take another, as several servers run on one host.
+    /// Bind another port: several servers may run on one host.
     UseAnother,
     /// Fail.
     Fail,
 }
 
-/// Where what listens on this address can be reached from this machine: every address means the loopback one,
-/// too, and that one can be opened.
+/// The address at which a listener on this one can be reached from this machine. A listener on all addresses
+/// includes the loopback address, and clients cannot connect to "all addresses".
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -94,7 +94,7 @@ impl Listener {
     /// Binds the host and port of the settings.
     ///
     /// # Errors
-    /// If neither the port nor, where that is allowed, another can be listened on.
+    /// If neither the port nor, if that is allowed, another one can be bound; or the address for other servers cannot.
     pub fn bind(config: &Config, in_use: PortInUse) -> io::Result<Self> {
         let wanted = SocketAddr::new(config.http_host, config.http_port);
         let socket = match listen(wanted) {
@@ -122,7 +122,7 @@ impl Listener {
         Ok(Self { socket, address, peers: peers.transpose()?, limits: Limits::default() })
     }
 
-    /// The address that is listened on.
+    /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -133,14 +133,14 @@ impl Listener {
         config.public_url.clone().unwrap_or_else(own)
     }
 
-    /// Other limits than the usual ones, for tests.
+    /// Replaces the default limits, for tests.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Serves until `stop` is cancelled: requests under way then have a moment to be answered, and
-    /// downloads are cut off with their sandbox. MCP is served if a service for it is handed in.
+    /// Serves until `stop` is cancelled: then requests in progress have a moment to be answered, and
+    /// downloads are cut off with their sandbox. MCP is served if a service for it is given.
     pub async fn serve(
         self,
         sessions: Sessions,
@@ -180,7 +180,7 @@ const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // As for every server: the port is free although connections of the last one linger.
+    // The port can be bound although connections of the previous server linger, as usual for servers.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -1,5 +1,5 @@
-//! What was done in a session, to be read and to be done again: its runs as a notebook for Jupyter, with their
-//! outputs and pictures, or as a Python script. Made while it is sent, so that pictures cost no memory.
+//! The record of a session, to be read and to be run again: its runs as a Jupyter notebook with their outputs
+//! and pictures, or as a Python script. It is written while it is sent, so that pictures take no memory.
 
 mod outputs;
 mod table;
@@ -25,12 +25,12 @@ use crate::{
     sessions::{Open, Sessions},
 };
 
-/// What the runs are written as.
+/// The format of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Jupyter's, nbformat 4.5.
+    /// A Jupyter notebook, nbformat 4.5.
     Notebook,
-    /// Python, in cells that editors know by `# %%`.
+    /// A Python script, in cells that editors recognize by `# %%`.
     Script,
 }
 
@@ -50,15 +50,15 @@ impl Kind {
     }
 }
 
-/// What a reader has to know of the code in a notebook.
+/// The remark about the code in a notebook, for its readers.
 const NOTEBOOK_REMARK: &str = "Cells may use await outside of functions, which runs in a notebook only. Cells that were stopped or taken back \
      are comments.";
 
 /// Bytes between the task that writes and the one that sends.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The record of a session's runs, as they were when it was asked for. It ends with an error, and so is never
-/// taken for whole, if a picture changes or the session ends meanwhile.
+/// The record of a session's runs, as they were when it was requested. The stream ends with an error if a
+/// picture changes or the session ends meanwhile, so that a partial record is never taken for a complete one.
 pub(super) fn stream(
     kind: Kind,
     sessions: Sessions,
@@ -106,7 +106,7 @@ impl Record {
         writer.shutdown().await
     }
 
-    /// A run as a cell, whose outputs end with its pictures as far as they are still what they were.
+    /// Writes a run as a cell. Its outputs end with its pictures, if they were recorded or have not changed since.
     async fn cell(&self, run: &PastRun, writer: &mut DuplexStream) -> io::Result<()> {
         let cell = json!({
             "cell_type": "code",
@@ -126,7 +126,7 @@ impl Record {
                 r#"{comma}{{"output_type":"display_data","metadata":{{}},"data":{{"{}":""#,
                 picture.path.mime()
             );
-            // As it was then, or else as it still is.
+            // The picture as it was recorded, or else its file if that has not changed.
             if let Some(bytes) = end.picture(&picture.path) {
                 writer.write_all(head.as_bytes()).await?;
                 writer.write_all(BASE64_STANDARD.encode(&bytes).as_bytes()).await?;
@@ -139,7 +139,7 @@ impl Record {
         writer.write_all(b"]}").await
     }
 
-    /// Writes a picture whose file is still what it was, after this. False, and nothing is written, if it is not.
+    /// Writes `head` and the picture if its file has not changed; otherwise writes nothing and returns false.
     async fn unchanged(
         &self,
         picture: &Artifact,
@@ -157,7 +157,7 @@ impl Record {
         let mut rest = vec![];
         while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
             rest.extend_from_slice(&piece);
-            // Three bytes are four characters; what is left over waits for the next piece.
+            // Base64 encodes three bytes as four characters; remaining bytes wait for the next piece.
             let whole = rest.len() / 3 * 3;
             writer.write_all(BASE64_STANDARD.encode(&rest[..whole]).as_bytes()).await?;
             rest.drain(..whole);
@@ -180,8 +180,8 @@ impl Record {
         writer.shutdown().await
     }
 
-    /// What has to stand before all parts of the script, each once. The parts are made once more when it is their
-    /// turn, as all of them together may be hundreds of megabytes; others have their turn between two.
+    /// The lines that must precede all parts of the script, each once. The parts are created again when they are
+    /// written, because all of them together may be hundreds of megabytes; other tasks can run between two parts.
     async fn prelude(&self) -> io::Result<String> {
         let (mut futures, mut displays) = (BTreeSet::new(), false);
         for run in self.history.runs() {
@@ -194,7 +194,7 @@ impl Record {
         Ok(futures + if displays { script::DISPLAY } else { "" })
     }
 
-    /// What a reader has to know before.
+    /// The remark at the start of the record.
     fn remark(&self) -> String {
         let mut remark =
             "Written by llm-sandbox. Programs were processes of their own; cells shared their variables."
@@ -227,7 +227,7 @@ fn metadata(run: &PastRun) -> Value {
     metadata
 }
 
-/// How it ended, in one word.
+/// The outcome of the run, in one word.
 fn outcome(run: &PastRun) -> &'static str {
     match &run.end {
         None => "running",
@@ -236,17 +236,17 @@ fn outcome(run: &PastRun) -> &'static str {
     }
 }
 
-/// Its number among the cells of its interpreter.
+/// The number of the run among the cells of its interpreter.
 fn count(run: &PastRun) -> Option<u64> {
     run.end.as_ref()?.cell.as_ref()?.number()
 }
 
-/// Done again, it would do something: it has not failed as a program, or been taken back as a cell.
+/// Whether running it again has an effect: it succeeded, and was not undone as a cell.
 fn has_lasted(run: &PastRun) -> bool {
     has_ended(run, Outcome::Ok) && !run.is_undone()
 }
 
-/// The run failed by itself, and its interpreter went on.
+/// Whether the run failed by itself, and its interpreter continued.
 fn has_failed(run: &PastRun) -> bool {
     let cell = run.end.as_ref().and_then(|end| end.cell.as_ref());
     has_ended(run, Outcome::Error)
@@ -258,8 +258,8 @@ fn has_ended(run: &PastRun, outcome: Outcome) -> bool {
     run.end.as_ref().is_some_and(|end| end.outcome == outcome)
 }
 
-/// The tags by which programs that run notebooks know what to do with a cell that has not succeeded. A cell that failed
-/// runs again, because what it did before the error is in the variables of later cells. A program leaves no variables.
+/// The tags that tell programs that run notebooks how to treat a cell that did not succeed. A cell that failed runs
+/// again, because later cells use the variables that it set before the error. A program leaves no variables.
 fn tags(run: &PastRun) -> Vec<&'static str> {
     match (has_lasted(run), has_failed(run)) {
         (true, _) => vec![],
@@ -269,8 +269,8 @@ fn tags(run: &PastRun) -> Vec<&'static str> {
     }
 }
 
-/// The code as a notebook in Python runs it. Jupyter's "Run All" knows no `skip-execution`, so what was stopped or taken
-/// back is a comment: it would never end, or do what was undone.
+/// The run's code for a Python notebook. Jupyter's "Run All" ignores `skip-execution`, so code that was
+/// stopped or undone becomes a comment: it would never end, or repeat what was undone.
 fn source(run: &PastRun) -> String {
     let is = |name: RuntimeName| run.language == name;
     let code = match () {
@@ -286,7 +286,7 @@ fn source(run: &PastRun) -> String {
     format!("# Not run again ({outcome}):\n{}", Part::comment(&code).code.trim_end())
 }
 
-/// A run as a part of a script: what would not run again, or is not Python, as comments.
+/// A run as a part of a script. Code that must not run again, or is not Python, becomes a comment.
 fn part(run: &PastRun) -> Part {
     let is_python = run.language == RuntimeName::PYTHON;
     if !is_python || !has_lasted(run) {

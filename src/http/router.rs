@@ -1,4 +1,4 @@
-//! Which handler answers what, and what all answers have in common.
+//! Maps URLs to handlers, and applies what all answers have in common.
 
 use axum::{
     Router,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{config::Config, error::Error, signed_urls::Base};
 
-/// All there is.
+/// The routes of the server, with their layers.
 pub(super) fn router(shared: Shared) -> Router {
     let all = get(download::all).post(upload::post);
     let router = Router::new()
@@ -60,12 +60,12 @@ pub(super) fn router(shared: Shared) -> Router {
         .layer(from_fn(in_messages))
         .layer(from_fn_with_state(shared.clone(), metrics::count))
         .layer(from_fn(connections::occupy))
-        // Between two parts of a body, not for all of it.
+        // The timeout is between two parts of a body, not for all of it.
         .layer(RequestBodyTimeoutLayer::new(shared.limits.stall))
         .with_state(shared)
 }
 
-/// What pages of the sites that the settings name may read. Whether they are let in is decided before.
+/// CORS for pages of the sites in the settings: what they may read. [`guard`] decides before whether they may call.
 fn cors(config: &Config) -> CorsLayer {
     let listed = config.allowed_origins.clone();
     let is_listed = move |origin: &HeaderValue, _: &Parts| {
@@ -104,11 +104,11 @@ fn cors(config: &Config) -> CorsLayer {
         ]))
 }
 
-/// Refuses what is for another host, notes which one it was for, and gives every answer the headers
-/// that make it harmless.
+/// Refuses requests for other hosts, records the host of the others, and gives every answer headers that make
+/// it harmless in a browser.
 async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let is_signed = hosts::is_signed(request.uri());
-    // What another server passes on it has looked at.
+    // The server that passed the request on has checked its host.
     let host = if shared.is_for_peers {
         hosts::wanted(&request).ok_or(Refusal::Unclear)
     } else {
@@ -122,19 +122,19 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
         Err(refusal) => turned_away(refusal).into_response(),
     };
     let headers = response.headers_mut();
-    // The type is the one that is given, whatever the bytes look like.
+    // Browsers must use this type, whatever the bytes look like.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A hostile page or SVG can do nothing in the reader's browser.
+    // A hostile page or SVG must not do anything in the reader's browser.
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("sandbox; default-src 'none'"));
-    // A URL may be all that is needed to be let in.
+    // A URL may be a credential by itself, so other sites must not get it.
     headers.entry(header::REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
-    // Pages of other sites may show what they have a signed URL of, and nothing else.
+    // Pages of other sites may embed files for which they have a signed URL, and nothing else.
     let embedded = if is_signed { "cross-origin" } else { "same-origin" };
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static(embedded));
-    // A file may change at any time under the same URL: what is cached is asked for again, which
-    // costs an `If-None-Match`, and only the reader's own browser caches it.
+    // A file may change at any time under the same URL: browsers must revalidate a cached copy, which costs
+    // an `If-None-Match`, and only the reader's own browser may cache it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     response
 }
@@ -155,7 +155,7 @@ fn turned_away(refusal: Refusal) -> ApiError {
     }
 }
 
-/// Says that the process answers, and what it is.
+/// Says that the process answers, and which server it is.
 async fn health() -> Response {
     reply(StatusCode::OK, &json!({ "status": "healthy", "server": env!("CARGO_PKG_NAME") }))
 }

@@ -1,16 +1,16 @@
-//! Who may be connected: places for connections, shared fairly. Pure but for the clock; what it decides
-//! is carried out by [`connections`](super::connections).
+//! Decides who may be connected: places for connections, shared fairly. Pure but for the clock;
+//! [`connections`](super::connections) carries out the decisions.
 //!
 //! ```text
 //! accepted --> stranger --first request of a known client--> the client's
 //!                 |                                              |
-//!                 '-- in the way of a newer one: cut             '-- clients together have all there
-//!                     off, oldest first, of the peer                 are: one of who has most is cut off
-//!                     that has most of them
+//!                 '-- a newer one needs room: cut off,           '-- all places of clients are taken: the
+//!                     oldest first, of the peer that                 client with the most loses one
+//!                     has the most
 //! ```
 //!
-//! Strangers share few places, and holding one gains nothing: the next one to connect gets it. A client
-//! becomes known within milliseconds of its connection, by its token or a signed URL.
+//! Occupying a stranger's place gains nothing: the next connection gets it. A client becomes known within
+//! milliseconds of its connection, by its token or a signed URL.
 
 use std::{
     collections::HashMap,
@@ -27,23 +27,22 @@ use model::Principal;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Time that a stranger has before it may be cut off: enough for a request from the other side of the
-/// world.
+/// Time before a stranger may be cut off: enough for a request from the other side of the world.
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
-/// The same for one of which nothing was read yet.
+/// The same for a stranger whose data has not been read yet.
 const CUT_UNREAD_AFTER: Duration = Duration::from_secs(1);
 
-/// Most strangers that are cut off together, so that room need not be made for each newcomer: finding
-/// them means looking at all connections.
+/// Most strangers that are cut off together. Finding them means searching all connections, which is not
+/// needed for each new one this way.
 const CUT_AT_ONCE: usize = 32;
 
 /// Numbers of places.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
-    /// For connections on which no client is known yet.
+    /// Places for connections without a known client.
     pub(super) strangers: usize,
-    /// For those of known clients; one of them has three quarters at most.
+    /// Places for connections of known clients; one client has at most three quarters.
     pub(super) clients: usize,
 }
 
@@ -70,12 +69,12 @@ struct Table {
 struct Holder {
     peer: IpAddr,
     client: Option<Principal>,
-    /// Requests under way, the sending of their answers included.
+    /// Requests in progress, including the sending of their answers.
     requests: usize,
     since: Instant,
-    /// All that it has sent was read.
+    /// Whether everything that the peer has sent was read.
     silent: Arc<AtomicBool>,
-    /// It was cut off and is about to end.
+    /// Whether the connection was cut off and is about to end.
     leaving: bool,
     cut: CancellationToken,
 }
@@ -92,11 +91,11 @@ struct Owned {
     cut: CancellationToken,
 }
 
-/// A client has as many connections as it may have.
+/// The client has reached its limit of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// A request under way on a connection.
+/// A request in progress on a connection.
 #[derive(Debug)]
 pub(super) struct Busy(Seat);
 
@@ -106,7 +105,7 @@ impl Seats {
         Self(Arc::new(Inner { places, taken, freed }))
     }
 
-    /// Waits until one more stranger may come, for which an older one may have to go.
+    /// Waits until there is room for one more stranger; cuts off older ones if necessary.
     pub(super) async fn room(&self) {
         loop {
             let freed = self.0.freed.notified();
@@ -132,7 +131,7 @@ impl Seats {
         }
     }
 
-    /// The place of a connection from this address.
+    /// Takes a place for a connection from this address.
     pub(super) fn take(&self, peer: IpAddr) -> Seat {
         let (cut, silent) = (CancellationToken::new(), Arc::<AtomicBool>::default());
         let mut taken = self.0.lock();
@@ -161,11 +160,11 @@ impl Inner {
 }
 
 impl Table {
-    /// The strangers to cut off, of the address that has most of them: the oldest that are silent and have
-    /// no request, and only then others; or how long until there is one.
+    /// The strangers to cut off, of the address that has the most: the oldest without a request first, then
+    /// others; or the time until one may be cut off.
     fn strangers_to_cut(&self, now: Instant, most_cut: usize) -> Result<Vec<u64>, Duration> {
         let due = |holder: &Holder| {
-            // What a busy server has not read yet may be all that a stranger has to say.
+            // A busy server may not have read the stranger's first request yet.
             let is_unread = holder.requests == 0 && !holder.silent.load(Ordering::Relaxed);
             let wait = if is_unread { CUT_UNREAD_AFTER } else { CUT_AFTER };
             wait.saturating_sub(now.saturating_duration_since(holder.since))
@@ -179,7 +178,7 @@ impl Table {
             return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(CUT_AFTER));
         };
         let theirs = may_go().filter(|(_, holder)| holder.peer == peer);
-        // A stranger's request takes long only if it is made to: known clients are not strangers.
+        // A stranger's request takes long only on purpose: known clients are not strangers.
         let mut theirs: Vec<_> =
             theirs.map(|(number, holder)| (holder.requests > 0, *number)).collect();
         theirs.sort_unstable();
@@ -200,9 +199,9 @@ impl Table {
         }
     }
 
-    /// Gives a connection to a client, if it may have one more. A client that has its share gets it for
-    /// its oldest one without a request. Where clients have all places, one of who has most is cut off: the
-    /// oldest without a request, else the oldest.
+    /// Decides whether a client may have one more connection, and which one to cut off for it. A client that
+    /// has its share loses its oldest one without a request. If all places of clients are taken, the client
+    /// with the most loses one: the oldest without a request, else the oldest.
     fn give(&self, places: Places, client: &Principal) -> Result<Option<u64>, TooMany> {
         let known = || {
             let known = self.seats.iter().filter(|(_, holder)| !holder.leaving);
@@ -228,7 +227,7 @@ impl Table {
     }
 }
 
-/// What occurs most often, and how often.
+/// The most frequent item, and how often it occurs.
 fn most<T: Hash + Eq>(all: impl Iterator<Item = T>) -> Option<(T, usize)> {
     let mut counts = HashMap::new();
     for one in all {
@@ -238,10 +237,10 @@ fn most<T: Hash + Eq>(all: impl Iterator<Item = T>) -> Option<(T, usize)> {
 }
 
 impl Seat {
-    /// The connection is this client's from now on.
+    /// Assigns the connection to this client.
     ///
     /// # Errors
-    /// If the client has as many as it may have.
+    /// If the client has reached its limit of connections.
     pub(super) fn known(&self, client: &Principal) -> Result<(), TooMany> {
         let Owned { all, number, .. } = &*self.0;
         let mut taken = all.lock();
@@ -260,18 +259,18 @@ impl Seat {
         Ok(())
     }
 
-    /// Whether all that was sent on the connection was read, and more is waited for.
+    /// Records whether everything sent on the connection was read, and the server waits for more.
     pub(super) fn is_silent(&self, silent: bool) {
         self.0.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// Whether no client is known yet.
+    /// Whether the connection has no known client.
     pub(super) fn is_strangers(&self) -> bool {
         let taken = self.0.all.lock();
         taken.seats.get(&self.0.number).is_some_and(|holder| holder.client.is_none())
     }
 
-    /// A request has come.
+    /// Counts a request in progress, until the result is dropped.
     pub(super) fn begin(&self) -> Busy {
         self.count(|requests| requests + 1);
         Busy(self.clone())
@@ -283,7 +282,7 @@ impl Seat {
         }
     }
 
-    /// Cancelled when the connection is to be cut off.
+    /// The token whose cancellation cuts off the connection.
     pub(super) fn cut_off(&self) -> CancellationToken {
         self.0.cut.clone()
     }
@@ -337,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Silent strangers from these addresses, who came long enough ago to be cut off.
+    /// Silent strangers from these addresses that may be cut off now.
     async fn strangers(seats: &Seats, peers: &[u8]) -> Vec<Seat> {
         let taken: Vec<_> = peers.iter().map(|last| seats.take(peer(*last))).collect();
         silence(&taken);

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state that all requests share.
 
 use std::sync::Arc;
 
@@ -28,20 +28,20 @@ pub(super) struct Shared {
     pub(super) sessions: Sessions,
     pub(super) hosts: Arc<Hosts>,
     pub(super) access: Access,
-    /// The same for viewers, with counts of their own.
+    /// The same for viewers, with separate counts.
     pub(super) viewers: Access,
     /// Permits for requests that wait for changes.
     pub(super) waiters: Arc<Waiters>,
     pub(super) urls: SignedUrls,
     pub(super) mcp: Option<Arc<dyn McpService>>,
-    /// What requests hold: messages, answers, listings.
+    /// The memory budget of requests: messages, answers, listings.
     pub(super) memory: Budget,
     pub(super) readiness: Readiness,
     pub(super) pieces: Pieces,
     pub(super) limits: Limits,
-    /// The servers that callers are shared with.
+    /// The servers that share callers with this one.
     pub(super) peers: Option<Peers>,
-    /// It is for what comes from them.
+    /// Whether requests come from those servers.
     pub(super) is_for_peers: bool,
 }
 
@@ -49,10 +49,10 @@ pub(super) struct Shared {
 const MAX_LISTING_BYTES: usize = 8 << 20;
 
 impl Shared {
-    /// Memory for a listing that is about to be made.
+    /// Leases memory for a listing that is about to be created.
     ///
     /// # Errors
-    /// If there is none in time.
+    /// If no memory is free in time.
     pub(super) async fn memory_for_listing(&self, client: &Principal) -> Result<Lease> {
         let mut lease = self.memory.lease(client);
         if let Some(connection) = connections::cut_off() {
@@ -63,10 +63,10 @@ impl Shared {
         Ok(lease)
     }
 
-    /// Memory, in bytes, that something holds while it is under way, and that is not taken back.
+    /// Leases memory, in bytes, for a request in progress. The lease is not revoked.
     ///
     /// # Errors
-    /// If there is none in time.
+    /// If no memory is free in time.
     pub(super) async fn memory_for(&self, client: &Principal, bytes: usize) -> Result<Lease> {
         let mut lease = self.memory.lease(client);
         lease.grow(bytes).await.map_err(|_| ApiError::NoMemory)?;

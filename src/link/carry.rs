@@ -1,4 +1,4 @@
-//! The stream under a link: frames go over it as long as it lasts, and over another after it if the sandbox holds.
+//! The stream under a link: frames go over it while it lasts, and over another after it if the sandbox holds.
 //!
 //! ```text
 //! carrying --lost--> reconnecting --Resume, Resumed--> what was missed is sent again --> carrying
@@ -42,17 +42,17 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Makes another stream to the agent, as often as it is asked to; an error says why there is none now.
+/// Opens another stream to the agent with each call; an error says why that fails now.
 pub type Reconnect = Arc<dyn Fn() -> BoxFuture<'static, Result<Stream, String>> + Send + Sync>;
 
 /// How a sandbox outlives its stream.
 #[derive(Clone)]
 pub struct Holding {
-    /// For how long.
+    /// How long it waits for another stream.
     pub limit: Duration,
-    /// What proves to its agent that a stream is ours.
+    /// The token that proves to its agent that a stream is from its server.
     pub token: HoldToken,
-    /// How there is another.
+    /// Opens another stream.
     pub reconnect: Reconnect,
 }
 
@@ -63,16 +63,16 @@ impl fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// As the agent is told.
+    /// The settings that are sent to the agent.
     pub(super) fn hold(&self) -> Hold {
         Hold { limit_ms: millis(self.limit), token: self.token.clone() }
     }
 }
 
-/// Pauses between attempts to reconnect, which double up to the last.
+/// Pauses between attempts to reconnect: the first, which doubles with each attempt, and the longest.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Carries frames until nothing more can come of it. Says why, unless there is nothing left to carry.
+/// Carries frames until the link ends. Returns why it ended, or `Ok` if there is nothing left to carry.
 pub(super) async fn carry(
     mut stream: Stream,
     mut queue: mpsc::Receiver<Outgoing>,
@@ -100,7 +100,7 @@ pub(super) async fn carry(
     }
 }
 
-/// Resolves when nothing was received for too long, though pings were sent.
+/// Resolves when nothing was received for `timing.silence`, although pings were sent.
 async fn silent(calls: &Calls, timing: Timing) -> Ended {
     loop {
         let before = calls.received();
@@ -111,7 +111,7 @@ async fn silent(calls: &Calls, timing: Timing) -> Ended {
     }
 }
 
-/// Another stream, over which both sides go on where they were.
+/// Opens another stream, on which both sides continue where they were.
 async fn resume(calls: &Calls, timing: Timing, holding: &Holding) -> Result<Stream, String> {
     let until = Instant::now() + holding.limit;
     let mut pause = RETRY_PAUSES.0;
@@ -144,11 +144,11 @@ async fn resume(calls: &Calls, timing: Timing, holding: &Holding) -> Result<Stre
     }
 }
 
-/// Says who we are over a new stream, and hears how far the agent is, and its note.
+/// Introduces this server on a new stream. Returns the agent's progress and its note.
 ///
 /// # Errors
-/// [`LinkError::Version`] of an agent of another version, [`LinkError::Closed`] if it does not take us in,
-/// [`LinkError::Broken`] if what it says is no answer.
+/// [`LinkError::Version`] if the agent has another version, [`LinkError::Closed`] if it refuses this server,
+/// [`LinkError::Broken`] if its answer is invalid.
 pub(super) async fn introduce(
     stream: &mut Stream,
     timing: Timing,

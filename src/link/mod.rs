@@ -6,13 +6,11 @@
 //!    '---- reply by call id ---- carrying task <---'
 //! ```
 //!
-//! Many calls may be under way at once; replies come in any order. Whatever breaks the rules of
-//! the protocol, or an agent that falls silent, ends the link and with it all its calls: the
-//! agent's side is not trusted, and a stream that is out of step cannot be set right. Only one that breaks off can be
-//! replaced, where the sandbox holds.
+//! Many calls may be in progress at once; replies arrive in any order. A violation of the protocol, or a silent agent,
+//! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
+//! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
-//! `wire` has the frames, `carry` the stream that they go over and what becomes of it, `runs` what a run's reply
-//! looks like.
+//! `wire` has the frames, `carry` the stream that they go over and its replacement, `runs` the format of a run's reply.
 
 mod carry;
 mod runs;
@@ -54,19 +52,19 @@ use self::{
     wire::{Answer, Calls, Ended, Outgoing, read_frame, write_frame},
 };
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Debug, Clone, Error)]
 pub enum LinkError {
-    /// The agent says why.
+    /// The agent refused, with this reason.
     #[error("the agent refused: {:?}: {}", .0.code, .0.detail)]
     Refused(Failure),
     /// The stream has ended or was ended.
     #[error("the link is closed")]
     Closed,
-    /// The agent does not keep to the protocol.
+    /// The agent violated the protocol.
     #[error("the agent does not keep to the protocol: {0}")]
     Broken(String),
-    /// The agent is of another version.
+    /// The agent has another version of the protocol.
     #[error("the agent speaks protocol {0}, this server {PROTOCOL_VERSION}")]
     Version(u32),
 }
@@ -81,16 +79,15 @@ impl LinkError {
     }
 }
 
-/// How the link keeps watch over the other side.
+/// The times by which the link monitors the other side.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Most time that the agent takes to say hello.
+    /// Longest time until the agent's hello.
     pub hello: Duration,
     /// Time between pings.
     pub ping: Duration,
-    /// Silence after which each side takes the other for dead. It is also the most time that an
-    /// answer takes: an agent that still answers pings but not a call is not one of ours. A run has
-    /// this long from its own deadline.
+    /// Silence after which each side considers the other dead. It is also the longest time for an answer: an agent that
+    /// answers pings but not a call is not trusted. A run has this long after its own deadline.
     pub silence: Duration,
 }
 
@@ -105,11 +102,11 @@ impl Default for Timing {
     }
 }
 
-/// Frames that wait to be written. Each is at most a mebibyte, so this bounds memory as well.
+/// Frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
 const QUEUED_FRAMES: usize = 4;
 
-/// Pages of listing that are asked for, each a mebibyte unless it is the last: all files of a data
-/// area with names of ordinary length. A hostile agent could go on for ever.
+/// Pages of a listing that are requested, each 1 MiB except the last: enough for all files of a data area with names of
+/// ordinary length. A hostile agent could send pages forever.
 const MAX_PAGES: usize = 4;
 
 /// A handle to the link; clones share it.
@@ -119,11 +116,11 @@ pub struct Link {
     calls: Arc<Calls>,
     closed: CancellationToken,
     memory: Memory,
-    /// [`Timing::silence`].
+    /// Longest time for an answer: [`Timing::silence`], and the time that the sandbox holds.
     silence: Duration,
 }
 
-/// Owns the link's tasks: dropping it ends them, the stream, and so the sandbox.
+/// Owns the link's tasks: dropping it ends them and the stream, and so the sandbox unless that holds.
 #[derive(Debug)]
 pub struct LinkOwner {
     tasks: JoinSet<()>,
@@ -144,7 +141,7 @@ impl Drop for LinkOwner {
     }
 }
 
-/// A file on its way. It appears with its last piece or not at all.
+/// An upload in progress. The file appears with its last piece or not at all.
 #[derive(Debug)]
 pub struct Upload {
     link: Link,
@@ -155,8 +152,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Sends the next piece, at most [`MAX_BODY`] bytes. More may be sent before its answer comes: the agent takes them
-    /// in their order, and none after one that it refuses.
+    /// Sends the next piece, at most [`MAX_BODY`] bytes. More may be sent before its answer arrives: the agent takes
+    /// them in their order, and none after one that it refuses.
     ///
     /// # Errors
     ///
@@ -174,7 +171,7 @@ impl Upload {
     ///
     /// # Errors
     ///
-    /// As of [`send`](Self::send) and [`Sent::written`].
+    /// The errors of [`send`](Self::send) and [`Sent::written`].
     pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
         self.send(piece, last).await?.written().await
     }
@@ -184,11 +181,11 @@ impl Upload {
         self.offset
     }
 
-    /// There will be no last piece. The agent keeps nothing of it.
+    /// Gives up the upload. The agent keeps nothing of it.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`Link::kill`].
+    /// The errors of every call, see [`Link::kill`].
     pub async fn abandon(self) -> Result<(), LinkError> {
         self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
     }
@@ -202,19 +199,19 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Waits until it is written.
+    /// Waits until the piece is written.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
-    /// [`FailureCode::BadPath`] say what is wrong with the file. The upload is then forgotten.
+    /// The errors of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
+    /// [`FailureCode::BadPath`] say what is wrong with the file. The agent has then dropped the upload.
     pub async fn written(&mut self) -> Result<PutDone, LinkError> {
         let closed = self.answer.closed.clone();
         Ok(within(self.silence, &closed, self.answer.decode::<Put>()).await?.0)
     }
 }
 
-/// An answer that will come, unless the link ends first.
+/// An answer that will arrive unless the link ends first.
 #[derive(Debug)]
 struct Awaited {
     answer: oneshot::Receiver<Answer>,
@@ -236,20 +233,20 @@ impl Awaited {
     }
 }
 
-/// What an agent is told with the hello.
+/// The settings that an agent receives with the hello.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
-    /// Modules that it begins at once to load; `None` loads nothing.
+    /// Modules that it begins to load at once; `None` loads nothing.
     pub preload: Option<Vec<String>>,
-    /// Cells that can be taken back; `None` if there will be no cells.
+    /// Cells that can be undone; `None` if there will be no cells.
     pub undo: Option<u32>,
-    /// How the sandbox outlives its stream; `None` ends it with that.
+    /// How the sandbox outlives its stream; `None` if it ends with the stream.
     pub holding: Option<Holding>,
     /// The time zone of programs; `None` is UTC.
     pub timezone: Option<String>,
 }
 
-/// A run that began with another server, whose result is nobody's.
+/// A run that began with another server. No caller waits for its result.
 #[derive(Debug)]
 pub struct Leftover(Awaited);
 
@@ -266,23 +263,22 @@ impl Leftover {
     }
 }
 
-/// How a sandbox was found that another server has left.
+/// The state of a sandbox that another server has left.
 #[derive(Debug)]
 pub struct Found {
-    /// What that had it [remember](Link::remember), which may be anything.
+    /// The note that the other server had it [remember](Link::remember), which may be anything.
     pub note: Bytes,
-    /// What still runs.
+    /// The run that is still in progress.
     pub leftover: Option<Leftover>,
 }
 
 impl Link {
-    /// Speaks to an agent: it answers a hello, then calls may be made. It begins at once to load the
-    /// modules.
+    /// Exchanges hellos with an agent; then calls may be made. The agent begins to load the modules at once.
     ///
     /// # Errors
     ///
-    /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends
-    /// before a hello, [`LinkError::Broken`] for anything else that comes, or if nothing does in time.
+    /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends before a hello,
+    /// [`LinkError::Broken`] if anything else arrives, or nothing in time.
     pub async fn connect(
         mut stream: Stream,
         timing: Timing,
@@ -316,7 +312,7 @@ impl Link {
         }
         let unreadable =
             |error: serde_json::Error| LinkError::Broken(printable(&error.to_string()));
-        // Of another version nothing else is known, and it may not even have waited for ours.
+        // The rest of another version's hello is unknown; its agent may not even have waited for the server's hello.
         let PeerVersion { version } = serde_json::from_slice(&head).map_err(unreadable)?;
         if version != PROTOCOL_VERSION {
             return Err(LinkError::Version(version));
@@ -326,12 +322,12 @@ impl Link {
         Ok(Self::over(stream, timing, calls, holding))
     }
 
-    /// Goes on with a sandbox that another server has left and that holds.
+    /// Resumes a sandbox that another server has left and that holds.
     ///
     /// # Errors
     ///
-    /// As with [`connect`](Self::connect); [`LinkError::Closed`] also if the agent does not take us in, as when it
-    /// has a stream.
+    /// The errors of [`connect`](Self::connect); [`LinkError::Closed`] also if the agent refuses this server, for
+    /// example because it has a stream.
     pub async fn resume(
         mut stream: Stream,
         timing: Timing,
@@ -347,7 +343,7 @@ impl Link {
         Ok((link, owner, Found { note, leftover }))
     }
 
-    /// A link over a stream on which both sides have said hello.
+    /// Makes a link over a stream on which both sides have said hello.
     fn over(
         stream: Stream,
         timing: Timing,
@@ -362,7 +358,7 @@ impl Link {
             calls: calls.clone(),
             closed: CancellationToken::new(),
             memory: Memory::default(),
-            // An answer may come after the stream was lost for as long as that may be.
+            // The stream may be lost for as long as the sandbox holds, and an answer may arrive after that.
             silence: timing.silence + hold,
         };
         let mut tasks = JoinSet::new();
@@ -373,11 +369,12 @@ impl Link {
         (link, owner)
     }
 
-    /// Has the agent keep a note for whoever resumes, at most [`MAX_NOTE`](protocol::limits::MAX_NOTE) bytes.
+    /// Makes the agent store a note for the server that resumes, at most [`MAX_NOTE`](protocol::limits::MAX_NOTE)
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill).
+    /// The errors of every call, see [`kill`](Self::kill).
     pub async fn remember(&self, note: Bytes) -> Result<(), LinkError> {
         self.call(&Remember {}, note).await.map(drop)
     }
@@ -386,29 +383,29 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As of every call: [`LinkError::Refused`] with the agent's reason, [`LinkError::Broken`] if no
-    /// answer comes in time or it cannot be true, [`LinkError::Closed`] if the link ends before.
+    /// The errors of every call: [`LinkError::Refused`] with the agent's reason, [`LinkError::Broken`] if no answer
+    /// arrives in time or it is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn kill(&self, run: u32) -> Result<(), LinkError> {
         self.call(&Kill { run }, Bytes::new()).await.map(drop)
     }
 
-    /// Waits until the next run starts warm, or it is known that it will not. However long that takes:
-    /// it is loading, and not an answer, that is waited for.
+    /// Waits until the next run starts warm, or will not. There is no timeout, because loading modules may take any
+    /// time.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill), but for the time.
+    /// The errors of every call except the timeout, see [`kill`](Self::kill).
     pub async fn warm(&self) -> Result<WarmDone, LinkError> {
         let (_, mut answer) = self.begin(&Warm {}, Bytes::new()).await?;
         Ok(answer.decode::<Warm>().await?.0)
     }
 
-    /// Looks at what the interpreter of the workspace holds; nothing of it if there is none. What is said of
-    /// variables may be anything within its limits.
+    /// Inspects the interpreter of the workspace; the contents are empty if there is none. The texts about variables
+    /// may be anything within its limits.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run.
     pub async fn inspect(
         &self,
         runtime: RuntimeName,
@@ -427,24 +424,24 @@ impl Link {
         Ok((done, contents))
     }
 
-    /// Takes cells back, or ends the interpreter of the workspace; deletes all files, too, if that is wanted.
+    /// Undoes cells, or ends the interpreter of the workspace; deletes all files as well if requested.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run,
-    /// [`FailureCode::NothingToUndo`] if so many cells cannot be taken back.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run,
+    /// [`FailureCode::NothingToUndo`] if fewer cells can be undone.
     pub async fn reset(&self, reset: &Reset) -> Result<ResetDone, LinkError> {
         let (done, _) = self.call(reset, Bytes::new()).await?;
         Ok(ResetDone { can_undo: done.can_undo.min(MAX_UNDO), ..done })
     }
 
-    /// Has the interpreter of the workspace write its variables down, within these bounds. What is said of them may
-    /// be anything within its limits.
+    /// Makes the interpreter of the workspace export its variables, within these limits. The texts about them may be
+    /// anything within its limits.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill), but for the time, of which it may take more;
-    /// [`FailureCode::Busy`] during a run, [`FailureCode::NoRuntime`] if it cannot.
+    /// The errors of every call, see [`kill`](Self::kill), with a longer timeout; [`FailureCode::Busy`] during a run,
+    /// [`FailureCode::NoRuntime`] if the interpreter cannot export.
     pub async fn export(
         &self,
         runtime: RuntimeName,
@@ -458,11 +455,11 @@ impl Link {
         Ok((done, self.carried(&body)?))
     }
 
-    /// Reads a piece of what was written down so.
+    /// Reads a piece of the exported variables.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if nothing is written down.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if nothing was exported.
     pub async fn exported(&self, runtime: RuntimeName, offset: u64) -> Result<Bytes, LinkError> {
         let request = Export { runtime, begin: None, offset, len: MAX_BODY };
         let (done, bytes) = self.call(&request, Bytes::new()).await?;
@@ -473,11 +470,11 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Has an interpreter made of what was written down so.
+    /// Starts an interpreter with exported variables.
     ///
     /// # Errors
     ///
-    /// As of [`export`](Self::export); [`FailureCode::BadRequest`] if there is an interpreter already.
+    /// The errors of [`export`](Self::export); [`FailureCode::BadRequest`] if there is an interpreter already.
     pub async fn import(
         &self,
         runtime: RuntimeName,
@@ -500,7 +497,7 @@ impl Link {
         }
     }
 
-    /// A call that may take the time of these limits.
+    /// Makes a call that may take the time of these limits.
     async fn carry<R: Request>(
         &self,
         request: &R,
@@ -526,12 +523,12 @@ impl Link {
         Ok(carried)
     }
 
-    /// Gives up what makes runs warm, for its memory. With `keep` the sandbox is kept as well, if it can be, however
-    /// long that takes; whether it is, is what is returned.
+    /// Gives up what makes runs warm, to free its memory. With `keep`, the sandbox is saved as well if possible,
+    /// without a timeout; returns whether it was.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill).
+    /// The errors of every call, see [`kill`](Self::kill).
     pub async fn hibernate(&self, keep: bool) -> Result<bool, LinkError> {
         let hibernate = Hibernate { keep };
         if !keep {
@@ -541,11 +538,11 @@ impl Link {
         Ok(answer.decode::<Hibernate>().await?.0.kept)
     }
 
-    /// Asks for a sign of life.
+    /// Pings the agent.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill).
+    /// The errors of every call, see [`kill`](Self::kill).
     pub async fn ping(&self) -> Result<(), LinkError> {
         let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
         if let Some(bytes) = pong.memory_bytes {
@@ -554,12 +551,12 @@ impl Link {
         Ok(())
     }
 
-    /// The sandbox's memory, as its agent said with its last sign of life.
+    /// The sandbox's memory, as its agent reported it with its last ping.
     pub(crate) fn memory(&self) -> Memory {
         self.memory.clone()
     }
 
-    /// Begins to write a file; nothing is sent before its first piece.
+    /// Begins an upload; nothing is sent before its first piece.
     pub fn upload(&self, path: &DataPath, existing: Existing) -> Upload {
         let number = self.calls.number();
         let path = path.as_str().to_owned();
@@ -570,23 +567,22 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::Full`] and [`FailureCode::BadPath`] as of an upload,
-    /// [`FailureCode::NoRuntime`] where there is no place for packages.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Full`] and [`FailureCode::BadPath`] as for an
+    /// upload, [`FailureCode::NoRuntime`] if the sandbox has no place for packages.
     pub async fn install(&self, pieces: Vec<PackagePiece>, body: Bytes) -> Result<(), LinkError> {
         self.call(&Install { pieces }, body).await.map(drop)
     }
 
-    /// Numbers a file of a package.
+    /// A number for a file of a package.
     pub fn file_number(&self) -> u32 {
         self.calls.number()
     }
 
-    /// Reads a piece of an output that was cut, at most [`MAX_BODY`] bytes. The run is named by its
-    /// call.
+    /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
     pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
         let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
         let (done, bytes) = self.call(&wanted, Bytes::new()).await?;
@@ -600,11 +596,11 @@ impl Link {
         Ok((done, bytes))
     }
 
-    /// Looks at a run in progress: how much it has written, and its newest line.
+    /// Reads the progress of a run: how much it has written, and its newest line.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
     pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
         let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
         if line.len() > MAX_LINE {
@@ -617,8 +613,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and
-    /// [`FailureCode::BadPath`] where there is no such file.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and [`FailureCode::BadPath`] if
+    /// there is no such file.
     pub async fn get(
         &self,
         path: &DataPath,
@@ -629,11 +625,11 @@ impl Link {
         self.piece(Get { path, offset, len, of: None }).await
     }
 
-    /// The same of a file that a call of a tool has left.
+    /// Reads a piece of a file that a tool call has left.
     ///
     /// # Errors
     ///
-    /// As with [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub async fn get_of(
         &self,
         call: u32,
@@ -652,21 +648,20 @@ impl Link {
         Ok((done, bytes))
     }
 
-    /// Has the files forgotten that a call of a tool has left.
+    /// Makes the agent delete the files that a tool call has left.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill).
+    /// The errors of every call, see [`kill`](Self::kill).
     pub async fn forget(&self, call: u32) -> Result<(), LinkError> {
         self.call(&Forget { call }, Bytes::new()).await.map(drop)
     }
 
-    /// Lists files, by path, as many as there are on [`MAX_PAGES`]; the second value says whether
-    /// there are more.
+    /// Lists files, by path, up to [`MAX_PAGES`] pages; the second value says whether there are more.
     ///
     /// # Errors
     ///
-    /// As of every call, see [`kill`](Self::kill).
+    /// The errors of every call, see [`kill`](Self::kill).
     pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];
         for _ in 0..MAX_PAGES {
@@ -729,7 +724,7 @@ impl Link {
         self.closed.is_cancelled()
     }
 
-    /// Ends the link; every call under way is answered [`LinkError::Closed`].
+    /// Ends the link; every call in progress gets [`LinkError::Closed`].
     pub fn close(&self) {
         self.closed.cancel();
     }
@@ -739,13 +734,13 @@ impl Link {
     }
 }
 
-/// Ends the link of an agent that does not keep to the protocol.
+/// Ends the link of an agent that violated the protocol.
 fn broken(closed: &CancellationToken, why: &str) -> LinkError {
     closed.cancel();
     LinkError::Broken(why.into())
 }
 
-/// What cannot be read is shown in part: it may be of any length and quote whatever was sent.
+/// Parses JSON. The error is shortened: it may be of any length and quote whatever was sent.
 fn parse<T: serde::de::DeserializeOwned>(
     closed: &CancellationToken,
     json: &[u8],
@@ -753,7 +748,7 @@ fn parse<T: serde::de::DeserializeOwned>(
     serde_json::from_slice(json).map_err(|error| broken(closed, &printable(&error.to_string())))
 }
 
-/// Bounds the wait for an answer.
+/// Limits the wait for an answer; ends the link after that.
 async fn within<T>(
     limit: Duration,
     closed: &CancellationToken,
@@ -762,7 +757,7 @@ async fn within<T>(
     timeout(limit, answer).await.unwrap_or_else(|_| Err(broken(closed, "no answer to a call")))
 }
 
-/// Runs a task of the link; when one ends, so does the link.
+/// Runs a task of the link; the link ends when the task does.
 async fn until_closed(closed: CancellationToken, task: impl Future<Output = Result<(), String>>) {
     let ended = closed.run_until_cancelled(task).await;
     if let Some(Err(why)) = ended {

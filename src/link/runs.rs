@@ -1,4 +1,4 @@
-//! Runs over the link: how a program is sent, and what its reply says, checked.
+//! Runs over the link: how a program is sent, and how its reply is read and checked.
 //!
 //! ```text
 //! request   Run | code, standard input
@@ -19,57 +19,57 @@ use tokio::time::Instant;
 
 use super::{Awaited, Link, LinkError, broken, within};
 
-/// Numbers of Linux's signals, those for real time included.
+/// Numbers of Linux's signals, including real-time signals.
 const SIGNALS: RangeInclusive<i32> = 1..=64;
 
 /// A program to be run.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
-    /// What interprets it.
+    /// The language whose interpreter runs it.
     pub runtime: RuntimeName,
     /// Its text.
     pub code: Bytes,
-    /// What it finds on its standard input, `/dev/null` if there is none.
+    /// Its standard input; `/dev/null` if `None`.
     pub stdin: Option<Bytes>,
     /// Wall time after which it is killed.
     pub timeout: Duration,
-    /// Most bytes kept of each output: its start and, of two fifths of them, its end.
+    /// Most bytes kept of each output: three fifths from its start and two fifths from its end.
     pub output_cap: usize,
     /// It is a cell of the workspace.
     pub cell: bool,
 }
 
-/// What came of a program. What the agent says of it has been checked as far as it can be.
+/// The result of a program. The agent's values have been checked as far as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReply {
-    /// Why it ended. A signal is one that there is.
+    /// Why it ended. A signal has a valid number.
     pub end: End,
-    /// How it came to its interpreter.
+    /// How its interpreter was started.
     pub start: Start,
     /// Wall time of the program, no longer than the call took.
     pub elapsed: Duration,
-    /// Wall time of all that the agent did for it, by the agent's account.
+    /// Wall time of all that the agent did for it, as the agent reports it.
     pub agent_elapsed: Duration,
-    /// Standard output, no more of it than was asked for.
+    /// Standard output, at most as much as was requested.
     pub stdout: CapturedOutput,
-    /// Standard error, no more of it than was asked for.
+    /// Standard error, at most as much as was requested.
     pub stderr: CapturedOutput,
-    /// The files made or changed, by path. Their names may be anything.
+    /// New and changed files, by path. Their names may be anything.
     pub changed: Vec<FileEntry>,
     /// Changed files that did not fit.
     pub changed_omitted: usize,
-    /// What else the sandbox says of it, which may be anything.
+    /// Other facts that the sandbox reports, which may be anything.
     pub facts: Facts,
-    /// What became of the workspace, if it was a cell.
+    /// Its effect on the workspace, if it was a cell.
     pub cell: Option<CellReply>,
 }
 
-/// What a cell has left of its workspace, by the agent's account.
+/// The effect of a cell on its workspace, as the agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellReply {
-    /// Whether the variables are still there.
+    /// Whether the variables still exist.
     pub state: CellState,
-    /// The interpreter was made for this cell.
+    /// The interpreter was started for this cell.
     pub fresh: bool,
     /// Cells that the interpreter has run so far.
     pub count: u64,
@@ -77,39 +77,39 @@ pub struct CellReply {
     pub result: Option<CapturedOutput>,
     /// Memory of the interpreter after it, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Cells that can be taken back now; no more than are kept.
+    /// Cells that can be undone now; at most [`MAX_UNDO`].
     pub can_undo: u32,
-    /// Threads that did not come back with the variables.
+    /// Threads that were lost when the variables were rolled back.
     pub lost_threads: usize,
-    /// A stop of the next cell may lose the variables, for want of memory to keep them safe.
+    /// Stopping the next cell may lose the variables, as there is too little memory to protect them.
     pub at_risk: bool,
 }
 
-/// What was kept of an output.
+/// The captured part of an output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapturedOutput {
     /// Bytes from the start.
     pub head: Bytes,
     /// Bytes from the end.
     pub tail: Bytes,
-    /// Bytes that the program wrote, by the agent's account. Nothing lies between head and tail unless
-    /// it is more than they have.
+    /// Bytes that the program wrote, as the agent reports it. Nothing lies between head and tail unless it is more than
+    /// they have.
     pub total: u64,
 }
 
-/// A run under way: wait for [`finish`](Self::finish), or kill it by its number meanwhile.
+/// A run in progress: wait for [`finish`](Self::finish), or kill it by its number meanwhile.
 #[derive(Debug)]
 pub struct Running {
-    /// Names the run to [`Link::kill`].
+    /// The number of the run for [`Link::kill`].
     pub call: u32,
     answer: Awaited,
     begun: Instant,
-    /// Longest that it may take.
+    /// Longest time that it may take.
     limit: Duration,
     asked: Asked,
 }
 
-/// What a reply is checked against.
+/// The values that a reply is checked against.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     output_cap: usize,
@@ -121,8 +121,8 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// [`LinkError::Refused`] if the program could not be run, [`LinkError::Broken`] if the reply does
-    /// not come in time or cannot be true, [`LinkError::Closed`] if the link ends before.
+    /// [`LinkError::Refused`] if the program could not be run, [`LinkError::Broken`] if the reply does not arrive in
+    /// time or is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
         let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
@@ -178,14 +178,14 @@ impl Link {
     }
 }
 
-/// Reads the agent's reply. It is not trusted: what does not fit is an error.
+/// Reads the agent's reply. It is not trusted: a value that does not fit is an error.
 fn decode(
     done: RunDone,
     mut body: Bytes,
     asked: Asked,
     took: Duration,
 ) -> Result<RunReply, &'static str> {
-    // More would be a message that the client may not bear, and so the end of all its sessions.
+    // More would make a message that the client may not accept, which would end all its sessions.
     for captured in [done.stdout, done.stderr] {
         if captured.head.saturating_add(captured.tail) > asked.output_cap {
             return Err("more output than was asked for");
@@ -237,7 +237,7 @@ fn decode(
     Ok(RunReply {
         end: done.end,
         start: done.start,
-        // Of the agent's word on the time, what can be true.
+        // The agent's time is limited to what can be true.
         elapsed: Duration::from_micros(done.elapsed_us).min(took),
         agent_elapsed: Duration::from_micros(done.agent_us),
         stdout,
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Lengths that fit more often than not, and any.
+    /// Lengths that mostly fit, and any others.
     fn any_length() -> impl Strategy<Value = usize> {
         prop_oneof![4 => 0usize..400, 1 => Just(2), 1 => any::<usize>()]
     }

@@ -1,21 +1,21 @@
-//! What the agent says of its sandbox with each sign of life.
+//! The state of a sandbox, as its agent reports it with each ping.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// Memory of a sandbox by its agent's last word. Clones share it.
+/// Memory of a sandbox, as its agent last reported it. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(Arc<AtomicU64>);
 
 impl Memory {
-    /// In bytes. An agent that does not know says nothing.
+    /// Sets the memory in bytes. An agent that does not know it reports none.
     pub(super) fn set(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// In bytes; `None` if it is not known, as no sandbox has none at all.
+    /// The memory in bytes; `None` if it is unknown, as every sandbox uses some.
     pub(crate) fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }

@@ -1,4 +1,4 @@
-//! Frames in and out: the link's writer and reader, and the calls between them.
+//! Frames of the link: its writer and its reader, and the calls between them.
 
 use std::{
     collections::HashMap,
@@ -27,40 +27,41 @@ pub(super) struct Outgoing {
     pub(super) body: Bytes,
 }
 
-/// Head and body of a reply, or the failure that came in its place.
+/// Head and body of a reply, or the failure that arrived instead.
 pub(super) type Answer = Result<(Bytes, Bytes), Failure>;
 
-/// The calls that wait for an answer, and how far either side has come.
+/// The calls that wait for an answer, and the numbers of frames sent and received.
 #[derive(Debug)]
 pub(super) struct Calls {
     waiting: Mutex<HashMap<u32, Waiting>>,
     last: AtomicU32,
-    /// Answers to these and those before are another server's.
+    /// Calls up to this id were made by another server.
     others: AtomicU32,
-    /// Requests are kept until they are answered, for a stream that is lost with them.
+    /// Requests are kept until they are answered, to be written again if the stream is lost.
     keeps: bool,
-    /// Requests that were written, or are to count as such.
+    /// Requests that were written, or count as written.
     sent: AtomicU64,
-    /// Frames that were read whole.
+    /// Frames that were read completely.
     received: AtomicU64,
 }
 
-/// A call that waits.
+/// A call that waits for its answer.
 #[derive(Debug)]
 struct Waiting {
     sender: oneshot::Sender<Answer>,
-    /// Its request and the requests that were written before it, once it is written, if it is kept.
+    /// Its request, and the number of requests that were written before it; `None` until it is written, or if requests
+    /// are not kept.
     written: Option<(u64, Outgoing)>,
 }
 
-/// Why a stream carries no more.
+/// Why a stream no longer carries frames.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It has ended or broken off.
+    /// The stream has ended or broken off.
     Lost(String),
-    /// The other side does not keep to the rules.
+    /// The other side violated the protocol.
     Broken(String),
-    /// There will be nothing more to write.
+    /// There is nothing more to write.
     Done,
 }
 
@@ -74,7 +75,7 @@ impl From<io::Error> for Ended {
 }
 
 impl Calls {
-    /// None yet.
+    /// Starts without calls.
     pub(super) fn new(keeps: bool) -> Self {
         Self {
             waiting: Mutex::default(),
@@ -87,12 +88,12 @@ impl Calls {
     }
 
     pub(super) fn begin(&self) -> (u32, oneshot::Receiver<Answer>) {
-        // 0 is the hello's. After four thousand million calls an id comes again; it is long free.
+        // 0 is the hello's id. After four billion calls an id is used again; it is free long before.
         let call = self.number().wrapping_add(1).max(1);
         (call, self.expect(call))
     }
 
-    /// Waits for the answer to a call that another has made.
+    /// Waits for the answer to a call that another server has made.
     pub(super) fn expect(&self, call: u32) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         self.lock().insert(call, Waiting { sender, written: None });
@@ -103,24 +104,24 @@ impl Calls {
         Some(self.lock().remove(&call)?.sender)
     }
 
-    /// A number that nothing else on this link has had lately.
+    /// A number that nothing else on this link has used lately.
     pub(super) fn number(&self) -> u32 {
         self.last.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Begins after the calls of another server.
+    /// Continues after the calls of another server.
     pub(super) fn go_on_after(&self, last_call: u32, sent: u64) {
         self.last.store(last_call, Ordering::Relaxed);
         self.others.store(last_call, Ordering::Relaxed);
         self.sent.store(sent, Ordering::Relaxed);
     }
 
-    /// Frames that were read whole.
+    /// The number of frames that were read completely.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// A request is about to be written.
+    /// Records a request that is about to be written.
     fn note(&self, frame: &Outgoing) {
         let before = self.sent.fetch_add(1, Ordering::Relaxed);
         if self.keeps
@@ -130,8 +131,8 @@ impl Calls {
         }
     }
 
-    /// What has to be written once more to a side that has received so many requests, in its order. It counts as
-    /// written after those.
+    /// The requests that have to be written again, in their order, to a side that has received this number of requests.
+    /// They count as written after those.
     pub(super) fn unreceived(&self, received: u64) -> Vec<Outgoing> {
         let mut waiting = self.lock();
         let written = waiting.values_mut().filter_map(|waiting| waiting.written.as_mut());
@@ -144,7 +145,7 @@ impl Calls {
         again.into_iter().map(|(_, frame)| frame.clone()).collect()
     }
 
-    /// Whether an answer to this call may come that nobody here waits for.
+    /// Whether another server made this call, so that its answer may arrive unexpectedly.
     fn is_of_another(&self, call: u32) -> bool {
         call <= self.others.load(Ordering::Relaxed)
     }
@@ -154,7 +155,7 @@ impl Calls {
     }
 }
 
-/// Writes the requests that are in the queue, until that is closed. Each counts from then on.
+/// Writes the requests in the queue, until it is closed. Each counts as written as soon as its writing begins.
 pub(super) async fn write_frames(
     writer: &mut (impl AsyncWrite + Unpin),
     queue: &mut mpsc::Receiver<Outgoing>,
@@ -181,7 +182,7 @@ pub(super) async fn write_frame(
     Ok(writer.flush().await?)
 }
 
-/// Gives each answer to the call that waits for it, until the stream ends or breaks the rules.
+/// Passes each answer to the call that waits for it, until the stream ends or violates the protocol.
 pub(super) async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> Ended {
     loop {
         let (prefix, head, body) = match read_frame(reader).await {
@@ -198,7 +199,7 @@ pub(super) async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &C
             other => return Ended::Broken(format!("a {other:?} frame from the agent")),
         };
         match calls.end(prefix.call) {
-            // A caller that has gone away no longer wants it.
+            // The caller may no longer wait for it.
             Some(waiting) => drop(waiting.send(answer)),
             None if calls.is_of_another(prefix.call) => {}
             None => return Ended::Broken("an answer to no call".into()),
@@ -206,27 +207,27 @@ pub(super) async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &C
     }
 }
 
-/// The detail is for the log, where it shall neither fill pages nor pass for lines of ours.
+/// Reads a failure. Its detail goes to the log, where it must neither fill pages nor look like the server's own lines.
 fn read_failure(head: &[u8]) -> Result<Failure, String> {
     let Failure { code, detail } =
         serde_json::from_slice(head).map_err(|error| printable(&error.to_string()))?;
     Ok(Failure { code, detail: printable(&detail) })
 }
 
-/// Frames from this length on are read into buffers that are used again. They would be mapped one by one otherwise
+/// Frames of at least this length are read into buffers that are used again. Otherwise they would be mapped one by one
 /// ([`crate::heap`]), and the kernel clears what it maps: a third of the server's time for a download.
 const LARGE: usize = 256 << 10;
 
-/// Buffers that are kept for the next large frame, whichever session it comes from.
+/// Buffers that are kept for the next large frame, of any session.
 const SPARE_BUFFERS: usize = 4;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// A large frame, whose buffer is used again when it is dropped.
+/// A large frame, whose buffer is used again after it is dropped.
 struct LargeFrame(Vec<u8>);
 
 impl LargeFrame {
-    /// The next frame of this length.
+    /// Reads a frame of this length.
     async fn read(reader: &mut (impl AsyncRead + Unpin), len: usize) -> io::Result<Bytes> {
         let buffer = SPARE.lock().pop().unwrap_or_default();
         let mut frame = Self(buffer);
@@ -314,13 +315,13 @@ mod tests {
             calls.note(&request(*call));
         }
         let numbers: Vec<_> = waiting.iter().map(|(call, _)| *call).collect();
-        // The first was answered, and of the others the second was received.
+        // The first request was answered, and the second was received.
         calls.end(numbers[0]);
         let again = |received| {
             calls.unreceived(received).iter().map(|frame| frame.call).collect::<Vec<_>>()
         };
         assert_eq!(again(2), numbers[2..]);
-        // Nothing of that has arrived, and then one of it.
+        // None of these arrived, and then one did.
         assert_eq!(again(2), numbers[2..]);
         assert_eq!(again(3), numbers[3..]);
         let (next, _waiting) = calls.begin();

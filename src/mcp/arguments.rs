@@ -1,5 +1,4 @@
-//! The arguments of a call, put right where it is plain what was meant, and refused with what to do where it
-//! is not. Pure.
+//! The arguments of a call: corrected if the intent is clear, otherwise refused with what to do. Pure.
 //!
 //! ```text
 //! JSON of the call --> other names --> what is there? --> numbers, switches, choices --> the tool's own type
@@ -7,8 +6,8 @@
 //!                    two at once    unknown, missing       of another type
 //! ```
 //!
-//! A tool's input schema is written whole and checked here. Clients are shown less of it ([`shown`]): each
-//! word of a schema is read by a model in every conversation.
+//! A tool's input schema is complete, and calls are checked against it here. Clients see less of it ([`shown`]), as a
+//! model reads each word of a schema in every conversation.
 
 use model::text::{nearest, quoted};
 use rmcp::model::JsonObject;
@@ -20,13 +19,13 @@ use crate::{
     notes::{Note, Notes},
 };
 
-/// Unknown names that an error names.
+/// Most unknown arguments that an error names.
 const MAX_UNKNOWN: usize = 4;
 
-/// Marks an argument that clients are not shown: what stands for another, or does not work where they are.
+/// Marks an argument that clients do not see, because it stands for another or does not work for them.
 const HIDDEN: &str = "hidden";
 
-/// Choices that clients are shown, and that the tool itself checks: they depend on what new sandboxes hold.
+/// Choices that clients see and that the tool itself checks, as they depend on what new sandboxes contain.
 pub(super) const SHOWN_CHOICES: &str = "choices";
 
 /// The same property, not shown to clients.
@@ -35,8 +34,8 @@ pub(super) fn hidden(mut property: Value) -> Value {
     property
 }
 
-/// What clients are shown of an input schema: names, types, choices, and what to know of each. Bounds stand
-/// in the descriptions where they matter, and are checked here.
+/// The part of an input schema that clients see: names, types, choices and descriptions. Bounds are in the descriptions
+/// if they matter, and are checked here.
 pub(super) fn shown(schema: &Value) -> JsonObject {
     let mut properties = Map::new();
     for (name, property) in visible(schema) {
@@ -60,26 +59,26 @@ fn visible(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     all.filter(|(_, property)| property.get(HIDDEN).is_none())
 }
 
-/// What one tool takes.
+/// The arguments of one tool.
 #[derive(Debug)]
 pub(super) struct Arguments {
     pub(super) tool: &'static str,
     /// Its input schema.
     pub(super) schema: Value,
-    /// Other names of arguments, and what they are called here.
+    /// Other names of arguments, each with its name in the schema.
     pub(super) aliases: &'static [(&'static str, &'static str)],
-    /// Adds what goes without saying.
+    /// Adds arguments that follow from others.
     pub(super) imply: fn(&mut JsonObject),
 }
 
 impl Arguments {
-    /// The arguments as the schema has them, and what to tell of how they were read.
+    /// Returns the arguments as the schema has them, with notes on how they were corrected.
     ///
     /// # Errors
-    /// If it is not plain what was meant; all unknown and missing ones are named at once.
+    /// If the intent is not clear. The error names all unknown and missing arguments at once.
     pub(super) fn read(&self, given: JsonObject) -> Result<(JsonObject, Notes)> {
         let mut given = self.by_their_names(given)?;
-        // What is not given may also be said not to be.
+        // An argument that is null, or an empty session_id, counts as not given.
         let is_given = |name: &str, value: &Value| {
             !value.is_null() && (name != "session_id" || value.as_str() != Some(""))
         };
@@ -158,7 +157,7 @@ impl Arguments {
         Err(Error::InvalidArgument(why.join(" ")))
     }
 
-    /// The argument that a name was probably meant to be.
+    /// The argument that a misspelt name probably stands for.
     fn meant<'a>(&self, name: &str, known: &[&'a str]) -> Option<&'a str> {
         let aliases = self.aliases.iter().map(|(alias, _)| *alias);
         let all = known.iter().copied().chain(aliases);
@@ -168,7 +167,7 @@ impl Arguments {
     }
 }
 
-/// A whole number within its bounds. Clients without integers write 30 as 30.0, and models as "30".
+/// Reads a whole number, and moves it into its bounds. Clients without integers write 30 as 30.0, and models as "30".
 fn read_number(name: &str, property: &Value, value: &mut Value, notes: &mut Notes) -> Result<()> {
     let least = property["minimum"].as_u64().unwrap_or(0);
     let most = property["maximum"].as_u64().unwrap_or(MAX_OFFSET);
@@ -209,7 +208,8 @@ fn read_number(name: &str, property: &Value, value: &mut Value, notes: &mut Note
     Ok(())
 }
 
-/// The number that a text is. Not every text that Rust reads as one is one to anybody else.
+/// Reads a text as a number. Rust also reads texts, such as "inf", that nothing else takes for numbers: these are
+/// refused.
 fn number_in(text: &str) -> Option<f64> {
     let text = text.trim();
     let is_plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+');
@@ -252,7 +252,7 @@ fn read_text(name: &str, property: &Value, value: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// What something is that is not what it should be, as JSON's readers call it.
+/// Describes a value of a wrong type, in the words of JSON.
 fn what(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
@@ -431,7 +431,7 @@ mod tests {
         fn numbers_are_within_their_bounds_or_refused(number: f64, text in "[-+]?[0-9.]{0,6}") {
             for given in [json!(number), json!(text)] {
                 if let Ok((read, _)) = read(json!({ "length": given, "offset": given })) {
-                    // What is no number in JSON is null there.
+                    // A number that JSON cannot express becomes null.
                     if !given.is_null() {
                         prop_assert!((1..=60).contains(&read["length"].as_u64().expect("a number")));
                         prop_assert!(read["offset"].as_u64().expect("a number") <= MAX_OFFSET);

@@ -1,4 +1,4 @@
-//! What a call leaves in the audit file, if there is one.
+//! The line of a call in the audit file, if there is one.
 
 use rmcp::model::{CallToolResponse, ContentBlock, JsonObject, ResourceContents};
 use serde::{Serialize, Serializer};
@@ -16,11 +16,11 @@ use crate::{
     sessions::Program,
 };
 
-/// Longest text, in bytes, that is looked at as an argument. What is longer is code, standard input or a file, of which
-/// the line has a digest by itself: to hash it twice would be most of what a line costs.
+/// Longest text, in bytes, that is hashed as an argument. A longer text is code, standard input or a file, of which the
+/// line has a digest of its own: hashing it twice would be most of what a line costs.
 const MAX_TEXT: usize = 16 << 10;
 
-/// A tool's arguments with [`PLACEHOLDER`] for each that is a long text, whether it was cut out of the message or not.
+/// A tool's arguments with [`PLACEHOLDER`] for each long text, whether it was cut out of the message or not.
 pub(super) struct WithoutLongTexts<'a>(pub(super) &'a JsonObject);
 
 impl Serialize for WithoutLongTexts<'_> {
@@ -39,10 +39,10 @@ enum Shown<'a> {
     Value(&'a Value),
 }
 
-/// The line of a call that is about to be made. There is none without an audit file.
+/// Begins the line of a call that is about to be made; `None` without an audit file.
 ///
 /// # Errors
-/// If nothing can be written there: the call is not made.
+/// If the audit file cannot be written: the call is then not made.
 pub(super) fn begin(
     services: &Services,
     tool: &str,
@@ -59,7 +59,7 @@ pub(super) fn begin(
     Ok(Some(entry))
 }
 
-/// Notes what came of a call, while its session is still there.
+/// Adds the result of a call, while its session still exists.
 pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolResponse>) {
     let Some(entry) = &mut log.audit else { return };
     let record = &mut entry.record;
@@ -99,7 +99,7 @@ pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolRespo
     }
 }
 
-/// What a resource holds: its text, or its base64.
+/// The digest of a resource's content: of its text, or of its base64.
 pub(super) fn of_resource(contents: &ResourceContents) -> Digest {
     match contents {
         ResourceContents::TextResourceContents { text, .. } => Digest::of(text),
@@ -108,7 +108,7 @@ pub(super) fn of_resource(contents: &ResourceContents) -> Digest {
     }
 }
 
-/// Notes a program that is about to be run.
+/// Adds a program that is about to be run.
 pub(super) fn program(record: &mut Record, program: &Program, memory: u64) {
     record.language = Some(program.language.as_str().to_owned());
     record.code = Some(Digest::of(&program.code));
@@ -116,13 +116,13 @@ pub(super) fn program(record: &mut Record, program: &Program, memory: u64) {
     record.limits = Some(limits(memory, program.timeout));
 }
 
-/// Limits of which only these are known.
+/// Limits of which only memory and timeout are known.
 pub(super) fn limits(memory: u64, timeout: std::time::Duration) -> Limits {
     let timeout_s = Some(timeout.as_secs_f64());
     Limits { memory, cpus: None, pids: None, data: None, timeout_s }
 }
 
-/// Notes what a program has left.
+/// Adds the outputs of a program.
 pub(super) fn report(record: &mut Record, report: &RunReport) {
     let outputs = &mut record.outputs;
     outputs.stdout = Some(Digest::of(&report.stdout.text));

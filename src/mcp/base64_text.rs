@@ -1,5 +1,5 @@
-//! Base64 as models and programs write it: with or without padding, in either alphabet, wrapped into lines,
-//! behind the start of a `data:` URL. What is not base64 is refused. It may come in pieces of any length.
+//! Base64 as models and programs write it: with or without padding, in either alphabet, wrapped into lines, after the
+//! start of a `data:` URL. Other text is refused. The text may come in pieces of any length.
 
 use std::sync::LazyLock;
 
@@ -12,20 +12,20 @@ use model::text::quoted;
 
 use crate::error::{Error, Result};
 
-/// Of the standard alphabet, without padding, which was taken off.
+/// Decodes the standard alphabet without padding, which is removed before.
 static ENGINE: LazyLock<Simd> = LazyLock::new(|| {
     Simd::standard(
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::RequireNone),
     )
 });
 
-/// What a `data:` URL starts with. The colon is in no base64.
+/// The start of a `data:` URL. The colon is not in base64.
 const DATA_URL: &[u8] = b"data:";
 
 /// Longest start of a `data:` URL, in bytes.
 const MAX_DATA_URL: usize = 256;
 
-/// That something is not base64, and where.
+/// The error for a text that is not base64, with the reason.
 pub(super) fn invalid(why: &str) -> Error {
     Error::InvalidBase64(format!(
         "content_base64 is not base64: {why}. Give plain text as text instead, and for a file its bytes in \
@@ -36,7 +36,7 @@ pub(super) fn invalid(why: &str) -> Error {
 /// Decodes piece by piece.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// The start, as long as it may be that of a `data:` URL.
+    /// The first characters, while they may still be the start of a `data:` URL.
     start: Option<Vec<u8>>,
     /// Characters that are not decoded yet: fewer than four between two pieces.
     chars: Vec<u8>,
@@ -50,7 +50,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Appends the bytes of a piece, but for what is needed to go on. Pieces are whole characters.
+    /// Appends the bytes of a piece, except for characters that need the next piece. No piece ends within a character.
     ///
     /// # Errors
     /// If it is not base64.
@@ -58,7 +58,7 @@ impl Decoder {
         let Some(mut start) = self.start.take() else {
             return self.add(piece, bytes);
         };
-        // Never more than the start of a URL is held: what comes before it goes at once.
+        // Never more than the start of a URL is stored: line breaks before it are dropped at once.
         start.extend_from_slice(if start.is_empty() { without_lines(piece) } else { piece });
         match content(&start) {
             Start::Base64(content) => self.add(content, bytes),
@@ -70,7 +70,7 @@ impl Decoder {
         }
     }
 
-    /// Appends what is left.
+    /// Appends the last bytes.
     ///
     /// # Errors
     /// If the whole is not base64.
@@ -109,7 +109,7 @@ impl Decoder {
     }
 }
 
-/// Appends what so many of these characters, of either alphabet, stand for.
+/// Decodes the first `count` characters, of either alphabet, and appends the bytes.
 fn decode(chars: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<()> {
     let (wanted, decoded) = (&chars[..count], bytes.len());
     let mut result = ENGINE.decode_vec(wanted, bytes);
@@ -142,12 +142,12 @@ fn without_lines(text: &[u8]) -> &[u8] {
     &text[start.unwrap_or(text.len())..]
 }
 
-/// What the first characters are.
+/// The meaning of the first characters of a text.
 enum Start<'a> {
     Base64(&'a [u8]),
-    /// More has to come.
+    /// More characters are needed.
     Unknown,
-    /// A URL of what is not base64.
+    /// A `data:` URL of something other than base64.
     Other,
 }
 
@@ -163,12 +163,12 @@ fn content(text: &[u8]) -> Start<'_> {
         }
         Some(_) => Start::Other,
         None if text.len() < MAX_DATA_URL => Start::Unknown,
-        // Long, and without a comma: base64 that starts with these letters, or nothing that is known.
+        // A long text without a comma: base64 that starts with these letters, or an invalid text.
         None => Start::Base64(text),
     }
 }
 
-/// Decodes a text that is whole.
+/// Decodes a whole text.
 ///
 /// # Errors
 /// If it is not base64.
@@ -211,7 +211,7 @@ mod tests {
         }
         assert_eq!(decode_whole("").expect("nothing"), b"");
         assert_eq!(decode_whole("data:a/b;base64,").expect("nothing"), b"");
-        // What starts with the letters of a URL's scheme and is none.
+        // A text that starts with the letters of the scheme and is no URL.
         assert_eq!(decode_whole("data").expect("three bytes").len(), 3);
     }
 

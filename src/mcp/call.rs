@@ -1,4 +1,4 @@
-//! One call of a tool: what it works with, its arguments and its line in the log.
+//! One call of a tool: its services, its arguments and its line in the log.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -29,20 +29,20 @@ use crate::{
 
 /// One call.
 pub(super) struct Call {
-    /// As its caller sees them.
+    /// The services, as the caller sees them.
     pub(super) services: Services,
     pub(super) context: RequestContext<RoleServer>,
-    /// What the client was asked for when the call was made before.
+    /// The client's answers, if an earlier attempt of this call asked for something.
     pub(super) answers: Option<InputResponses>,
-    /// What its caller is to be told beside the result.
+    /// Notes for the caller, beside the result.
     notes: Mutex<Notes>,
-    /// The session that it means, if its tool has asked.
+    /// The session that the call means, once its tool has asked.
     which: Mutex<Option<Which>>,
-    /// The session that its caller is told of that it was brought back.
+    /// The session of which this call tells its caller that it was restored.
     heard: Mutex<Option<SessionId>>,
 }
 
-/// What the log line of a call says besides its tool and time, and its line in the audit file: never code, data or
+/// The fields of a call's log line besides its tool and time, and its line in the audit file: never code, data or
 /// output.
 #[derive(Default)]
 pub(super) struct Log {
@@ -53,19 +53,19 @@ pub(super) struct Log {
     pub(super) language: Option<RuntimeName>,
     pub(super) outcome: Option<&'static str>,
     pub(super) exit_code: Option<i32>,
-    /// How a run came to its interpreter.
+    /// How a run got its interpreter.
     pub(super) start: Option<&'static str>,
-    /// The agent's part of the time, in microseconds.
+    /// The agent's part of the time.
     pub(super) agent_elapsed: Option<Duration>,
     pub(super) bytes: Option<u64>,
 }
 
 impl Log {
-    /// Writes the line. `code` is `ok` or that of the error that the call was answered with.
+    /// Writes the line. `code` is `ok`, or the code of the error in the answer.
     pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
         let outcome = match self.outcome {
             Some(outcome) if code == OK => outcome,
-            // Whatever it was answered with: nobody hears it.
+            // The client does not receive the answer of a cancelled call, whatever it is.
             _ if code != OK && call.context.ct.is_cancelled() => "cancelled",
             _ => code,
         };
@@ -82,7 +82,7 @@ impl Log {
             language = self.language.as_ref().map(RuntimeName::as_str),
             outcome,
             exit_code = self.exit_code,
-            // As u64, which is a number in JSON; wider ones are texts.
+            // As u64, which is a number in JSON; wider types become texts.
             duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
             agent_us =
@@ -96,14 +96,14 @@ impl Log {
         );
     }
 
-    /// Notes something for the audit file, if there is one: what is not asked for is not computed.
+    /// Adds something to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
     pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
         if let Some(entry) = &mut self.audit {
             note(&mut entry.record);
         }
     }
 
-    /// The line in the audit file, with what both lines say.
+    /// The line in the audit file, with the fields that both lines have.
     fn completed(&mut self) -> Option<Entry> {
         let mut entry = self.audit.take()?;
         let record = &mut entry.record;
@@ -116,12 +116,12 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Of a call that nobody waits for any more, or that has panicked: dropped, its line is written.
+        // If a call was dropped or has panicked, dropping its entry writes its line.
         drop(self.completed());
     }
 }
 
-/// What a call names instead of a session to have one that ends with it.
+/// The `session_id` of a call whose session ends with it.
 pub(super) const STATELESS: &str = "__stateless__";
 
 /// The code of a call that was carried out.
@@ -143,17 +143,16 @@ impl Call {
         }
     }
 
-    /// The session that the call means: the one that it names or, where it names none, that of its
-    /// workspace. A session of its own ends with it.
+    /// The session that the call means: the one that it names or, if it names none, that of its workspace.
     ///
     /// # Errors
-    /// If no session can have that name, or no workspace that of the client's URL.
+    /// If the name of the session, or that of the workspace in the client's URL, is invalid.
     pub(super) fn workspace(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
         let automatic = || workspace(&self.context).map(Which::Automatic);
         self.means(session_id, log, automatic)
     }
 
-    /// The same for a tool that starts a new session where none is named.
+    /// The same for a tool that starts a new session if none is named.
     ///
     /// # Errors
     /// If no session can have that name.
@@ -200,14 +199,14 @@ impl Call {
         Ok(Some(opened))
     }
 
-    /// Tells why a session was made anew, if there was one before that has ended.
+    /// Adds a note on why a session is new, if an earlier one has ended.
     pub(super) fn note_lost(&self, opened: &Opened) {
         if let Some(lost) = &opened.lost {
             self.note(WorkspaceNote::MadeAnew(lost.why).into());
         }
     }
 
-    /// Tells that a session was brought back, until its caller has heard it.
+    /// Adds a note that a session was restored, until its caller has received one.
     pub(super) fn note_restored(&self, id: &SessionId) {
         if let Some(restored) = self.services.sessions.restored(id) {
             self.note_all(notes::of_restored(&restored));
@@ -215,8 +214,8 @@ impl Call {
         }
     }
 
-    /// Sees to the end of a call: a session of its own is gone when this returns, and a caller that gets
-    /// the result has heard that its workspace was new.
+    /// Ends a call. A session of its own has ended when this returns. If the caller gets the result, the note that its
+    /// session is new or restored counts as delivered.
     pub(super) async fn end(&self, is_ok: bool) {
         let which = self.which.lock().take();
         let heard = self.heard.lock().take();
@@ -232,30 +231,30 @@ impl Call {
         }
     }
 
-    /// Tells the caller something beside the result.
+    /// Adds a note for the caller.
     pub(super) fn note(&self, note: Note) {
         self.notes.lock().push(note);
     }
 
-    /// The same of several.
+    /// Adds several notes for the caller.
     pub(super) fn note_all(&self, notes: Notes) {
         self.notes.lock().extend(notes);
     }
 
-    /// What was noted so far. A tool that puts it into its result itself may add its own.
+    /// The notes so far. A tool that puts them into its result itself may add its own.
     pub(super) fn notes(&self) -> Notes {
         self.notes.lock().clone()
     }
 
-    /// The caller's span. The message's own word on it comes first: one request over HTTP may be that
-    /// of a proxy, or carry several calls.
+    /// The caller's span. The message's own comes before that of the HTTP request, which may be from a proxy, or carry
+    /// several calls.
     fn trace(&self) -> Option<TraceParent> {
         let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
         of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
     }
 
-    /// The long string of the message, if `text` stands for it. It is given once: a caller could have
-    /// written the placeholder itself, as often as it likes.
+    /// The long string of the message, if `text` stands for it. It is returned only once: a caller can write the
+    /// placeholder itself, as often as it likes.
     pub(super) fn long_text(&self, text: &str) -> Option<LongText> {
         if text == PLACEHOLDER { self.cut_out()?.take() } else { None }
     }
@@ -266,7 +265,7 @@ impl Call {
         of_request.and_then(|own| own.get()).or_else(|| extensions.get())
     }
 
-    /// Drops the message, which its call does not need any more.
+    /// Drops the message, which its call does not need any more, and releases its memory.
     pub(super) async fn release_message(&self) {
         drop(self.cut_out().and_then(CutOut::take));
         let head = self.context.extensions.get::<Parts>();
@@ -275,8 +274,7 @@ impl Call {
         }
     }
 
-    /// Most images to be shown in the result: as many as the call, the URL that its client uses and the
-    /// settings allow.
+    /// Most images in the result: as many as the call, the URL that its client uses and the settings all allow.
     pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {
         let by_url = by_url(&self.context, "inline_images");
         let by_url = by_url.and_then(|value| value.parse().ok());
@@ -285,18 +283,18 @@ impl Call {
         [asked, by_url].into_iter().flatten().fold(limit, usize::min)
     }
 
-    /// Passes a result on. A session that was started for a call that failed is closed:
-    /// the error does not name it, so nobody could use it.
+    /// Passes a result on. Closes a session that was started for a call that failed: the error does not name it, so the
+    /// caller could not use it.
     ///
     /// # Errors
-    /// If there is one to pass on.
+    /// If the result is an error.
     pub(super) async fn or_close<T>(
         &self,
         started_here: bool,
         id: &SessionId,
         result: Result<T>,
     ) -> Result<T> {
-        // Nobody hears of a call that was cancelled, so nobody would know the session's name.
+        // A cancelled call has no answer that would tell the caller the session's name.
         if started_here && (result.is_err() || self.context.ct.is_cancelled()) {
             let _ = self.services.sessions.close(id).await;
         }
@@ -331,30 +329,30 @@ pub(super) fn add_notes(notes: &Notes, result: &mut CallToolResult) {
     }
 }
 
-/// An error as one text block. No structured content: clients check that against the tool's output
-/// schema even when it is an error, and then lose our message.
+/// An error as one text block. No structured content: clients check that against the tool's output schema even if it is
+/// an error, and then lose the message.
 pub(super) fn failure(error: &Error) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(error.to_json().to_string())])
 }
 
-/// Says that a session of that name had to be started: its caller may think that files are there.
+/// Marks a result whose session is new: its caller may expect files in it.
 pub(super) fn say_if_new(is_new: bool, result: &mut Value) {
     if is_new {
         result["new_session"] = true.into();
     }
 }
 
-/// Says that a workspace had to be started: its caller may think that variables and files are there.
+/// Marks a result whose workspace is new: its caller may expect variables and files in it.
 pub(super) fn say_what_is_new(opened: &Opened, result: &mut Value) {
     if opened.is_new {
         result["new_workspace"] = true.into();
     }
 }
 
-/// A whole number within bounds, as the tool's schema has them: what is beyond them was put right before.
+/// Reads a whole number within the bounds of the tool's schema: numbers beyond them were corrected before.
 ///
 /// # Errors
-/// If it is another number.
+/// If it is not a whole number, or out of bounds.
 pub(super) fn whole(
     name: &str,
     value: Option<f64>,
@@ -374,7 +372,7 @@ pub(super) fn whole(
     Err(Error::InvalidArgument(format!("{name} must be a whole number from {least} to {most}.")))
 }
 
-/// The arguments of a call, which were checked against the tool's schema.
+/// Reads the arguments of a call, which were checked against the tool's schema.
 ///
 /// # Errors
 /// If the schema and the tool do not agree.

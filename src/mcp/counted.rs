@@ -1,4 +1,4 @@
-//! Counts the protocol's requests by method, over either transport, before anything is made of them.
+//! Counts the protocol's requests by method, over either transport, before they are processed.
 
 use std::borrow::Cow;
 
@@ -32,20 +32,20 @@ const CALL: &str = "tools/call";
 /// Any other method.
 const OTHER: &str = "other";
 
-/// Bytes from which on a message can only be a call, and is not looked through for its method.
+/// Length in bytes above which a message can only be a call, and is not searched for its method.
 const LONG: usize = 256 << 10;
 
-/// The words for methods.
+/// The labels of all methods.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     METHODS.into_iter().chain([OTHER])
 }
 
-/// The word for a method, whatever it is.
+/// The label of any method.
 pub(super) fn known(method: &str) -> &'static str {
     METHODS.into_iter().find(|known| *known == method).unwrap_or(OTHER)
 }
 
-/// The word for the method of a request; `None` if the message is not one, or cannot be read.
+/// The label of a request's method; `None` if the message is no request, or cannot be read.
 fn of_message(body: &[u8]) -> Option<&'static str> {
     #[derive(Deserialize)]
     struct Head<'a> {
@@ -68,7 +68,7 @@ pub struct Counted<S> {
 }
 
 impl<S> Counted<S> {
-    /// This service, whose requests are counted there.
+    /// Counts the requests of this service in these metrics.
     pub fn new(service: S, metrics: Metrics) -> Self {
         Self { service, metrics }
     }

@@ -1,14 +1,14 @@
 //! MCP over streamable HTTP, for both generations of the protocol.
 //!
 //! ```text
-//!                        up to 2025-11-25: MCP sessions, ended by the client or, unused, by us
+//!                        up to 2025-11-25: MCP sessions, ended by the client or, if unused, by the server
 //! request, principal --<
 //!                        2026-07-28: none; each request stands alone, closing it cancels the call
 //! ```
 //!
-//! Nothing of ours is kept in an MCP session: clients open one for a call, never close it, or have
-//! none. It is only remembered whose it is, and when it was used last; and the workspace of calls that
-//! name none ends with it. Where sessions outlive their server so do these ([`outlived`]).
+//! An MCP session has no state of a sandbox: clients open one for a call, never close it, or have none. Only its owner
+//! and the time of its last use are stored; and the workspace of its calls that name no session ends with it. If
+//! sandbox sessions outlive their server, MCP sessions do, too ([`outlived`]).
 
 mod answer;
 mod eviction;
@@ -62,12 +62,12 @@ use crate::{
     sessions::{Sessions, Workspace},
 };
 
-/// MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
-/// them ends one of the client that has most.
+/// Most MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond that ends
+/// one of the client that has most.
 const MAX_SESSIONS: usize = 200;
 
-/// Time that a request has to be answered before its answer begins without its content: clients and
-/// proxies give up where no header comes for a minute, and a run may take longer.
+/// Time after which an answer begins without its content: clients and proxies give up if no header comes for a minute,
+/// and a run may take longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SESSION_ID: &str = "mcp-session-id";
@@ -95,9 +95,9 @@ struct Inner {
 struct Client {
     principal: Principal,
     last_used: Instant,
-    /// Shared with every stream that is open.
+    /// Shared with every open stream.
     in_use: Arc<()>,
-    /// Cancelled when it has ended: then it gets no workspace any more.
+    /// Cancelled when the MCP session has ended: it then gets no new workspace.
     ended: CancellationToken,
 }
 
@@ -113,10 +113,10 @@ impl Client {
 }
 
 impl Endpoint {
-    /// MCP sessions that nobody uses end soon after sandboxes would.
+    /// Makes an endpoint. Unused MCP sessions end soon after unused sandboxes do.
     pub fn new(server: Server) -> Self {
         let mut sessions = SessionConfig::default();
-        // It would end a session under a run that says nothing for so long.
+        // With a keep-alive time, rmcp would end a session during a run that sends nothing for that time.
         sessions.keep_alive = None;
         let mut manager = LocalSessionManager::default();
         manager.session_config = sessions;
@@ -125,7 +125,7 @@ impl Endpoint {
         let sessions = server.services.sessions.clone();
         let config = sessions.config();
         let longest = longest_message(config);
-        // A run goes on when its client has lost the stream, which it may take up again.
+        // A run continues if its client loses the stream, which the client may resume.
         let idle = config.session_ttl + config.exec_timeout;
         let streams = CancellationToken::new();
         let (names, going_on) = (Names::new(config), Arc::<GoingOn>::default());
@@ -133,7 +133,7 @@ impl Endpoint {
             .with_json_response(true)
             .with_cancellation_token(streams.clone())
             .with_max_request_body_bytes(longest)
-            // Host and Origin were checked, for all URLs alike.
+            // Host and Origin were checked before, for all URLs alike.
             .disable_allowed_hosts();
         settings.session_store = Some(going_on.clone());
         let service =
@@ -164,11 +164,12 @@ impl Endpoint {
             Err(refused) => return Ok(invalid(refused.message())),
         };
         if message.is_long_initialize() {
-            // Kept for as long as the MCP session lives, of which there are hundreds. Over stdio there is one.
+            // An `initialize` is stored for as long as its MCP session lives, and there are hundreds of them. Over
+            // stdio there is one.
             let why = "initialize is longer than 16 KiB, or has too many fields. Nothing was done.";
             return Ok(invalid(why));
         }
-        // What its structure takes once it is parsed.
+        // Memory that the structure takes once it is parsed.
         memory.grow(message.tokens * TOKEN_BYTES).await?;
         let (is_initialize, Asks { id: request_id, streams }) =
             (message.is_initialize(), message.asks());
@@ -176,7 +177,7 @@ impl Endpoint {
             let why = "Not Acceptable: accept application/json or text/event-stream. A GET is answered in events.";
             return Ok(refused(StatusCode::NOT_ACCEPTABLE, why));
         };
-        // rmcp wants both from everybody.
+        // rmcp requires both types of every client.
         let both = HeaderValue::from_static("application/json, text/event-stream");
         head.headers.insert(ACCEPT, both);
         let Message { json: body, long, .. } = message;
@@ -200,7 +201,7 @@ impl Endpoint {
                     request.extensions_mut().insert(of);
                     Some(in_use)
                 }
-                // Whose it is, if anybody's, is nobody else's business.
+                // The answer does not reveal whether another caller has the session.
                 None => {
                     return Ok(refused(StatusCode::NOT_FOUND, "Not Found: Session not found"));
                 }
@@ -230,12 +231,12 @@ impl Endpoint {
         {
             let client = self.forget(id);
             if let Some(client) = client {
-                // In a task of its own, as the client may go away meanwhile.
+                // In a task of its own, as the client may disconnect meanwhile.
                 let (endpoint, id) = (self.clone(), id.clone());
                 let ending = async move { endpoint.end_workspace(id, client).await };
                 let _ = tokio::spawn(ending).await;
             }
-            // Nothing more is to come, as 202 would say; some clients complain of that.
+            // Not 202, which announces that more follows: some clients complain of that.
             let mut response = Response::new(Empty::new().boxed_unsync());
             *response.status_mut() = StatusCode::NO_CONTENT;
             return Ok(response);
@@ -244,15 +245,15 @@ impl Endpoint {
         Ok(guarded(response, in_use))
     }
 
-    /// Has rmcp answer.
+    /// Lets rmcp answer.
     async fn ask(self, request: Request<Bytes>) -> Answer {
         let (body, was_json) = (request.body().clone(), is_json(request.headers()));
         let response = self.0.service.clone().handle(request.map(Full::new)).await;
         explained(response.map(BodyExt::boxed_unsync), &body, was_json).await
     }
 
-    /// Answers an `initialize` in a task that comes to its end even if the client disconnects: rmcp would
-    /// otherwise keep the MCP session that it has opened, unknown to us and so never ended.
+    /// Answers an `initialize` in a task that comes to its end even if the client disconnects: rmcp would otherwise
+    /// keep the MCP session that it has opened, and this server would not know it and never end it.
     async fn initialize(self, who: Principal, request: Request<Bytes>) -> Answer {
         let (sender, opened) = oneshot::channel();
         tokio::spawn(async move {
@@ -292,7 +293,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends what is still open: streams first, then MCP sessions. Their workspaces end with the server.
+    /// Ends all open streams, then all MCP sessions. Their workspaces end with the server.
     pub async fn shutdown(&self) {
         self.0.streams.cancel();
         let all: Vec<_> = self.clients().drain().collect();
@@ -302,7 +303,7 @@ impl Endpoint {
         }
     }
 
-    /// A session that a server before this one has opened for this caller goes on here.
+    /// Continues a session that an earlier server has opened for this caller.
     fn go_on(&self, id: &Arc<str>, who: &Principal, headers: &HeaderMap) {
         if self.clients().contains_key(id) || self.0.ended.lock().contains(id) {
             return;
@@ -312,7 +313,7 @@ impl Endpoint {
         self.remember(id.clone(), who.clone());
     }
 
-    /// In an answer a session goes by the name that its caller has for it.
+    /// Replaces the name of a session in an answer by the one that its caller has for it.
     fn name<T>(&self, response: &mut Response<T>, who: &Principal) {
         if let Some(id) = session_id(response.headers())
             && let Ok(name) = HeaderValue::try_from(self.0.names.outer(&id, who))
@@ -321,13 +322,14 @@ impl Endpoint {
         }
     }
 
-    /// An MCP session is not known any more, and does not come back.
+    /// Removes an MCP session, and remembers that it has ended.
     fn forget(&self, id: &Arc<str>) -> Option<Client> {
         self.0.ended.lock().add(id.clone());
         self.clients().remove(id)
     }
 
-    /// Takes an MCP session of this caller into use; what else is known of it is when it has ended.
+    /// Takes an MCP session of this caller into use. Returns its mark of use, and the token that is cancelled when it
+    /// has ended.
     fn enter(&self, id: &str, who: &Principal) -> Option<(Arc<()>, CancellationToken)> {
         let mut clients = self.clients();
         let client = clients.get_mut(id).filter(|client| client.principal == *who)?;
@@ -347,7 +349,8 @@ impl Endpoint {
             evicted
         };
         if let Some((id, client)) = evicted {
-            // On its own: a stream that nobody reads holds it up, and the newcomer may go away meanwhile.
+            // In a task of its own: a stream that its client does not read delays it, and the newcomer may disconnect
+            // meanwhile.
             tokio::spawn(self.clone().end(id, client));
         }
     }
@@ -359,7 +362,7 @@ impl Endpoint {
     }
 
     async fn end_workspace(&self, id: Arc<str>, client: Client) {
-        // First, so that no call that is under way makes another.
+        // First, so that no call in progress starts another workspace.
         client.ended.cancel();
         let workspace = Workspace::of_mcp_session(id, client.ended);
         self.0.sessions.seen_by(client.principal).close_workspace(&workspace).await;
@@ -449,7 +452,7 @@ mod tests {
         let budget = Budget::new(Share { total: 1 << 30, client: 1 << 30 });
         let who = Principal::local();
         let mut answered = 0;
-        // It goes away after each step that there is between the request and its answer.
+        // The client disconnects after a growing number of steps between the request and its answer.
         for steps in 0..STEPS {
             let memory = RequestMemory::new(budget.lease(&who));
             let mut answering = endpoint.answer(who.clone(), memory, initialize());

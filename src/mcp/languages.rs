@@ -1,4 +1,4 @@
-//! What code can be written in, as callers name it.
+//! The languages of code, as callers name them.
 
 use model::{SessionId, World, package::Ecosystem, text::quoted};
 
@@ -19,7 +19,7 @@ pub(super) enum Language {
 impl Language {
     const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::Bash];
 
-    /// As it is documented, and as the image names its runtime.
+    /// The documented name, which is also that of its runtime in the image.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -28,7 +28,7 @@ impl Language {
         }
     }
 
-    /// What else models call it.
+    /// Other names that models use for it.
     const fn other_names(self) -> &'static [&'static str] {
         match self {
             Self::Python => &["", "python3", "py", "ipython"],
@@ -37,7 +37,7 @@ impl Language {
         }
     }
 
-    /// Where its packages come from, if there are such.
+    /// The source of its packages, if it has packages.
     pub(super) const fn ecosystem(self) -> Option<Ecosystem> {
         match self {
             Self::Python => Some(Ecosystem::PyPi),
@@ -46,7 +46,7 @@ impl Language {
         }
     }
 
-    /// As the sandbox knows it.
+    /// The name of its runtime in the sandbox.
     pub(super) const fn runtime(self) -> RuntimeName {
         match self {
             Self::Python => RuntimeName::PYTHON,
@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// What it can do besides running code and reading and writing files.
+    /// Its features besides running code and reading and writing files.
     pub(super) fn features(self, undo: u32, world: World) -> Vec<&'static str> {
         let undo = (undo > 0).then_some("undo");
         match self {
@@ -73,23 +73,23 @@ impl Language {
         }
     }
 
-    /// The language that is called so.
+    /// The language with this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let name = name.trim().to_ascii_lowercase();
         let is_it = |it: &Self| it.name() == name || it.other_names().contains(&&*name);
         Self::ALL.into_iter().find(is_it)
     }
 
-    /// Those that there are in new sandboxes.
+    /// The languages that new sandboxes have.
     pub(super) fn of(template: &Template) -> impl Iterator<Item = Self> {
         let has = |it: &Self| template.runtimes.iter().any(|runtime| runtime.name == it.name());
         Self::ALL.into_iter().filter(has)
     }
 
-    /// The one that a caller names, or else that of the session that it names, or Python.
+    /// The language that a caller names, otherwise that of the session that it names, otherwise Python.
     ///
     /// # Errors
-    /// It is not there.
+    /// If new sandboxes do not have it.
     pub(super) async fn meant(
         name: Option<&str>,
         session_id: Option<&str>,
@@ -104,10 +104,10 @@ impl Language {
         Self::chosen(name, &sessions.template().await)
     }
 
-    /// The one that a caller names, or Python.
+    /// The language that a caller names, or Python.
     ///
     /// # Errors
-    /// It is not there.
+    /// If new sandboxes do not have it.
     pub(super) fn chosen(name: Option<&str>, template: &Template) -> Result<Self> {
         let Some(name) = name else { return Ok(Self::Python) };
         let named = Self::named(name).filter(|named| Self::of(template).any(|it| it == *named));
@@ -123,8 +123,8 @@ impl Language {
     }
 }
 
-/// What is between the fences of Markdown, if they are around all of it, and what they say that it is. No
-/// code starts with one.
+/// The code between Markdown fences, if they enclose all of it, and the language that they name. No code starts with a
+/// fence.
 pub(super) fn unfenced(code: &str) -> Option<(Option<Language>, &str)> {
     const FENCE: &str = "```";
     let (first, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;

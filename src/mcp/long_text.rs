@@ -1,5 +1,5 @@
-//! A long string of a message, as it came: escaped JSON that is read in pieces, so that a file of the
-//! upload limit is in memory once and not three times.
+//! A long string of a message, as it was received: escaped JSON that is read in pieces, so that a file of the upload
+//! limit is in memory once and not three times.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct LongText(Bytes);
 
-/// Where a message's long string waits for its call. Clones share it.
+/// The long string of a message, until its call takes it. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct CutOut(Arc<Mutex<Option<LongText>>>);
 
@@ -28,7 +28,7 @@ impl CutOut {
         Self(Arc::new(Mutex::new(Some(text))))
     }
 
-    /// The string, to the first who asks.
+    /// Takes the string; `None` if it was taken before.
     pub(super) fn take(&self) -> Option<LongText> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -39,8 +39,8 @@ impl LongText {
         Self(quoted)
     }
 
-    /// Bytes of it as it came, without the quotes: its own length or, if something in it is escaped,
-    /// more.
+    /// Length of the string as it was received, in bytes without the quotes; that is more than its own length if
+    /// something in it is escaped.
     pub(super) fn len(&self) -> usize {
         self.0.len().saturating_sub(2)
     }
@@ -50,7 +50,7 @@ impl LongText {
         if self.len() > most { None } else { serde_json::from_slice(&self.0).ok() }
     }
 
-    /// The file that it is as text, of at most `limit` bytes.
+    /// The content of a file that the string is as text, of at most `limit` bytes.
     ///
     /// # Errors
     /// If it is larger, or is not text.
@@ -69,8 +69,8 @@ impl LongText {
         Ok(Content::new(futures::stream::iter(pieces)))
     }
 
-    /// The file that it is in base64, of at most `limit` bytes. It is decoded twice: before anything is written, to see
-    /// that it can be and how large it is, and as it is written.
+    /// The content of a file that the string is in base64, of at most `limit` bytes. It is decoded twice: before
+    /// anything is written, to check that it is valid and how large it is, and while it is written.
     ///
     /// # Errors
     /// If it is larger, or is not base64.
@@ -112,12 +112,12 @@ pub(super) fn within(size_bytes: u64, limit: u64) -> Result<()> {
 /// The rest of a string in base64.
 struct Decoded {
     pieces: Pieces,
-    /// None behind the end.
+    /// `None` after the end.
     decoder: Option<Decoder>,
 }
 
 impl Decoded {
-    /// Appends the next bytes; none behind the end.
+    /// Appends the next bytes; `None` after the end.
     fn next_into(&mut self, bytes: &mut Vec<u8>) -> Option<Result<()>> {
         Some(match self.pieces.next() {
             Some(Ok(piece)) => self.decoder.as_mut()?.decode(&piece, bytes),
@@ -127,7 +127,7 @@ impl Decoded {
     }
 }
 
-/// What is left of an escaped string.
+/// The rest of an escaped string.
 #[derive(Debug, Clone)]
 struct Pieces(Bytes);
 
@@ -140,7 +140,7 @@ impl Iterator for Pieces {
             return None;
         }
         let piece = self.0.split_to(whole_characters(&self.0, PIECE));
-        // Most need no copy.
+        // Most pieces need no copy.
         if is_plain(&piece) && std::str::from_utf8(&piece).is_ok() {
             return Some(Ok(piece));
         }
@@ -152,7 +152,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// Whether nothing in it is escaped, or would have to be.
+/// Whether a piece contains nothing that is, or would have to be, escaped.
 fn is_plain(piece: &[u8]) -> bool {
     // A loop without an exit compiles to vector instructions, and one without a closure does so in any build.
     let mut least = u8::MAX;
@@ -162,7 +162,7 @@ fn is_plain(piece: &[u8]) -> bool {
     least >= b' ' && memchr(b'\\', piece).is_none()
 }
 
-/// Bytes from the start, about `most`, that end between two characters.
+/// Length of a start of about `most` bytes that ends between two characters.
 fn whole_characters(escaped: &[u8], most: usize) -> usize {
     let mut at = 0;
     while at < most.min(escaped.len()) {
@@ -182,7 +182,7 @@ fn whole_characters(escaped: &[u8], most: usize) -> usize {
         };
     }
     let mut end = at.max(most).min(escaped.len());
-    // Within a character of several bytes.
+    // The end may be within a character of several bytes.
     while end < escaped.len() && escaped[end] & 0b1100_0000 == 0b1000_0000 {
         end += 1;
     }

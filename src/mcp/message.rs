@@ -1,9 +1,9 @@
-//! A message before it is parsed: what parsing it would cost, and its one long string kept apart.
+//! A message before it is parsed: the cost of parsing it is bounded, and its one long string is cut out.
 //!
-//! Seven bytes of JSON can take two thousand of memory once they are parsed, so the structure of a
-//! message is counted first and more than any valid call has is refused. A file in base64 is one
-//! string of up to the upload limit. It is cut out, so that parsing does not copy it; the call reads it
-//! from the bytes that came ([`LongText`]).
+//! Seven bytes of JSON can take two thousand of memory once they are parsed, so the structure of a message is counted
+//! first, and a message with more than any valid call has is refused. A file in base64 is one string of up to the
+//! upload limit. It is cut out, so that parsing does not copy it; the call reads it from the received bytes
+//! ([`LongText`]).
 //!
 //! ```text
 //! {"method":"tools/call","params":{..,"content_base64":"QUJD....."}}
@@ -28,7 +28,7 @@ pub(super) const MAX_TOKENS: usize = 2000;
 /// times the bytes of the message.
 pub(super) const TOKEN_BYTES: usize = 600;
 
-/// Bytes from which on a string is cut out.
+/// Length in bytes above which a string is cut out.
 const MIN_CUT_OUT: usize = 256 << 10;
 
 /// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
@@ -38,14 +38,14 @@ pub(super) const MAX_REST: usize = 1 << 20;
 /// Most memory that a message without its long string and its answer take together, in bytes.
 pub(super) const KEPT_BYTES: usize = MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER_BYTES;
 
-/// Most bytes of an `initialize`: what it says of its client is kept for as long as an MCP session lives.
+/// Most bytes of an `initialize`: its description of the client is stored for as long as the MCP session lives.
 const MAX_INITIALIZE: usize = 16 << 10;
 
-/// Most structural characters of one. Those of common clients have fewer than fifty.
+/// Most structural characters of an `initialize`. Common clients send fewer than fifty.
 const MAX_INITIALIZE_TOKENS: usize = 128;
 
-/// Stands in a parsed message for the string that was cut out. The control character keeps it from
-/// being a name of anything.
+/// Replaces the string that was cut out of a message. The control character ensures that it is not the name of
+/// anything.
 pub(super) const PLACEHOLDER: &str = "\u{0}long";
 
 /// The same as JSON.
@@ -54,7 +54,7 @@ const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
 /// A message that may be parsed.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
-    /// JSON, or what claims to be: only its structure was counted.
+    /// The message without the long string. It may be invalid JSON: only its structure was counted.
     pub(super) json: Bytes,
     /// The string that was cut out of it.
     pub(super) long: Option<LongText>,
@@ -72,7 +72,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// What its sender is told.
+    /// The text for the sender of the message.
     pub(super) fn message(self) -> &'static str {
         match self {
             Self::TooComplex => {
@@ -87,7 +87,7 @@ impl Refused {
 }
 
 impl Message {
-    /// Looks at a message in one pass, and cuts out its longest string if it is long.
+    /// Scans a message in one pass, and cuts out its longest string if it is long.
     ///
     /// # Errors
     /// If parsing it would cost more than any valid call does.
@@ -111,7 +111,7 @@ impl Message {
         Ok(Self { json: json.freeze(), long: Some(LongText::new(body.slice(start..end))), tokens })
     }
 
-    /// Whether it is an `initialize` that says more of its client than a server of many can keep.
+    /// Whether it is an `initialize` that is too long to be stored by a server with many clients.
     pub(super) fn is_long_initialize(&self) -> bool {
         let is_large = self.long.is_some()
             || self.json.len() > MAX_INITIALIZE
@@ -119,12 +119,12 @@ impl Message {
         is_large && self.is_initialize()
     }
 
-    /// Whether it opens an MCP session, where there are such.
+    /// Whether it is an `initialize`, which opens an MCP session in protocol versions that have them.
     pub(super) fn is_initialize(&self) -> bool {
         is_initialize(&self.json)
     }
 
-    /// Id and form that a request asks for; the default if the message is no request.
+    /// The part of a request that concerns its answer; the default if the message is no request.
     pub(super) fn asks(&self) -> Asks {
         asks(&self.json).unwrap_or_default()
     }
@@ -135,7 +135,7 @@ impl Message {
 pub(super) struct Asks {
     /// The id that the answer will have; null if there will be none.
     pub(super) id: Value,
-    /// Whether its client expects messages before the answer: news of its progress, or of what it subscribes to.
+    /// Whether its client expects messages before the answer: about progress, or from a subscription.
     pub(super) streams: bool,
 }
 
@@ -165,7 +165,7 @@ fn asks(body: &[u8]) -> serde_json::Result<Asks> {
     Ok(Asks { id, streams })
 }
 
-/// Whether the method is `initialize`, whatever else there is. Nothing of it is copied.
+/// Whether the method is `initialize`, whatever else the message contains. Nothing of it is copied.
 fn is_initialize(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Method<'a> {
@@ -181,8 +181,7 @@ struct Scan {
     longest: Option<(usize, usize)>,
 }
 
-/// Counts what is outside strings. In what is not JSON it counts something, too; the parser refuses
-/// that.
+/// Counts the structural characters outside strings. Text that is not JSON gets some count, too; the parser refuses it.
 fn scan(body: &[u8]) -> Result<Scan, Refused> {
     let (mut tokens, mut longest) = (0, None::<(usize, usize)>);
     let mut at = 0;
@@ -208,8 +207,7 @@ fn scan(body: &[u8]) -> Result<Scan, Refused> {
     Ok(Scan { tokens, longest })
 }
 
-/// The place behind the closing quote of the string whose first byte is at `at`; the end if there is
-/// no such quote.
+/// The position after the closing quote of the string whose first byte is at `at`; the end if there is no such quote.
 fn end_of_string(body: &[u8], mut at: usize) -> usize {
     while let Some(found) = memchr2(b'"', b'\\', &body[at..]) {
         at += found;

@@ -1,14 +1,14 @@
 //! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
 //!
-//! - [`tool`]: what a tool is; [`tools`]: those that there are, one file each; [`own`]: those of the operator's own.
-//! - [`call`]: one call of a tool; [`arguments`]: what it is given; [`services`]: what it works with.
-//! - [`audited`]: what a call leaves in the audit file.
-//! - [`running`]: what tools that run code have in common; [`languages`]: what it is written in.
-//! - [`results`]: text, images and files, within what a message can take.
+//! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
+//! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
+//! - [`audited`]: the line of a call in the audit file.
+//! - [`running`]: the common part of tools that run code; [`languages`]: the languages of code.
+//! - [`results`]: text, images and files, within the limits of a message.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
-//! - [`message`]: what a message would cost, before it is parsed; [`long_text`]: its one long string;
-//!   [`base64_text`]: base64 as it is written.
-//! - [`stdio`], [`http`]: the transports; [`counted`]: how many requests come by them.
+//! - [`message`]: the cost of a message before it is parsed; [`long_text`]: its one long string; [`base64_text`]:
+//!   base64 as models and programs write it.
+//! - [`stdio`], [`http`]: the transports; [`counted`]: counts their requests.
 
 mod arguments;
 mod audited;
@@ -80,7 +80,8 @@ impl Server {
         Tools::reserved()
     }
 
-    /// A server for these sessions, whose files have these URLs if any, and for these tools besides.
+    /// Makes a server for these sessions. `urls` makes the URLs of their files, if files are served; `own` are the
+    /// operator's own tools.
     pub fn new(
         sessions: Sessions,
         urls: Option<SignedUrls>,
@@ -105,7 +106,7 @@ impl Server {
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 
-    /// What the texts of tools depend on, for sandboxes that hold this.
+    /// The facts that the texts of tools depend on, for sandboxes of this template.
     fn facts<'a>(
         &'a self,
         template: &'a Template,
@@ -126,11 +127,11 @@ impl Server {
     /// The toolsets that the client is offered: those of its URL, `/mcp?toolsets=run,code`, or all.
     ///
     /// # Errors
-    /// If the URL names one that there is not, or has a parameter that is misspelt.
+    /// If the URL names an unknown toolset, or has a misspelt parameter.
     fn toolsets(&self, context: &RequestContext<RoleServer>) -> Result<Toolsets, ErrorData> {
         let all = self.services.sessions.config().toolsets;
         if let Some(name) = misspelt_in_url(context) {
-            // A workspace that is misspelt would be another one without a word.
+            // A misspelt parameter `workspace` would silently select another workspace.
             let known = KNOWN_IN_URL.join(", ");
             let why = format!("/mcp takes no {} in its URL; it takes {known}.", quoted(&name));
             return Err(ErrorData::invalid_params(why, None));
@@ -140,7 +141,7 @@ impl Server {
         all.choose(&names).map_err(refused)
     }
 
-    /// The tools that change for every client alike, if this one is offered any.
+    /// The operator's own tools, which change for every client alike, if this client is offered them.
     fn changing(&self, toolsets: Toolsets) -> Option<&OwnTools> {
         self.tools.own().filter(|_| toolsets.has(Toolset::Own))
     }
@@ -158,7 +159,7 @@ impl Server {
             .with_instructions(tools::instructions(self.services.sessions.config(), toolsets))
     }
 
-    /// Writes down a call that was refused before anything of it was looked at.
+    /// Writes the line of a call that was refused before any of it was processed.
     fn audit_refused(
         &self,
         context: &RequestContext<RoleServer>,
@@ -166,7 +167,7 @@ impl Server {
         why: &str,
     ) {
         let services = self.services.seen_by(context);
-        // One that has no line was not made either.
+        // A call without a line was not carried out either.
         let arguments = arguments.unwrap_or_default();
         let begun = audited::begin(&services, tool, &WithoutLongTexts(&arguments));
         if let Ok(Some(entry)) = begun {
@@ -174,8 +175,8 @@ impl Server {
         }
     }
 
-    /// Takes the memory of a call and its answer, before it is made. Over stdio there is one client, which
-    /// waits for its own answers.
+    /// Takes the memory of a call and its answer before the call is carried out. Over stdio none is counted: there is
+    /// one client, which waits for its own answers.
     async fn take_memory(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
         let head = context.extensions.get::<Parts>();
         let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) else {
@@ -186,7 +187,7 @@ impl Server {
     }
 }
 
-/// What the sender of a message that cannot be read is told.
+/// Message for the sender of a message that cannot be read.
 const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpaired surrogate \
                                   escape, a number out of range, or more than 120 levels of \
                                   nesting. Nothing was done.";
@@ -204,7 +205,8 @@ impl ServerHandler for Server {
         Ok(DiscoverResult::from_server_info(versions, self.info(self.toolsets(&context)?)))
     }
 
-    /// Tells a client over stdio that the list of tools may change, if it may: with its roots.
+    /// Tells a client if the list of tools may change: over stdio with the client's roots, and with the operator's own
+    /// tools.
     async fn initialize(
         &self,
         request: InitializeRequestParams,
@@ -268,12 +270,12 @@ impl ServerHandler for Server {
         let local_files = roots::are_offered(&self.services, &context);
         let facts = self.facts(&template, toolsets, local_files);
         let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
-        // Over stdio it is the client's own.
+        // Over stdio the list is the client's own.
         let scope = match self.services.transport {
             Transport::Stdio => CacheScope::Private,
             Transport::Http => CacheScope::Public,
         };
-        // Tools of the operator's own change while the server runs.
+        // The operator's own tools change while the server runs.
         let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
         Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
     }
@@ -285,7 +287,7 @@ impl ServerHandler for Server {
         Some(offered.listed(&self.facts(&template, toolsets, false)))
     }
 
-    /// What is not one of the protocol's requests, or does not have their shape.
+    /// Answers requests that the protocol does not have, or that have another shape.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -299,7 +301,7 @@ impl ServerHandler for Server {
         Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
     }
 
-    // rmcp answers these two with nothing found; a client would take them for supported.
+    // rmcp would answer these two with empty results, which a client would take for support.
     async fn list_prompts(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -386,17 +388,17 @@ impl ServerHandler for Server {
     }
 }
 
-/// What the audit file has for a name that is none of a tool: it may be anything.
+/// The name of an unknown tool in the audit file. The name in the call may be any text.
 const UNKNOWN_TOOL: &str = "unknown";
 
-/// What it has for a resource that is read.
+/// The name of reading a resource in the audit file.
 const READ_RESOURCE: &str = "resources/read";
 
-/// And for one that is not: there is none, or it does not fit into a message.
+/// The outcome, in the audit file, of a resource that was not read: it does not exist, or does not fit into a message.
 const NOT_READ: &str = "not_read";
 
-/// Of a call for which there is no memory.
+/// The outcome, in the audit file, of a call for which there is no memory.
 const NO_ROOM: &str = "server_busy";
 
-/// How long what depends on the settings alone may be kept, in milliseconds.
+/// How long a client may cache an answer that depends on the settings alone, in milliseconds.
 const TTL_MS: u64 = 60_000;

@@ -1,4 +1,4 @@
-//! Tools of the operator's own, as clients see them.
+//! The operator's own tools, as clients see them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,19 +41,19 @@ use crate::{
     session::{RunReport, report},
 };
 
-/// Largest file that is returned, in bytes; over HTTP it is less.
+/// Largest picture that is read, in bytes; the other files of a call are returned up to [`budget::RESOURCE`] together.
 const MAX_FILE: u64 = 5_000_000;
 
-/// Largest text that stands in the result itself, in bytes.
+/// Longest text of a file that is in the result itself, in bytes.
 const MAX_TEXT: usize = 8_000;
 
-/// Most bytes of all of them together.
+/// Most bytes of all such texts together.
 const MAX_TEXTS: usize = 20_000;
 
-/// Most bytes of the arguments' long text as it comes, escapes included.
+/// Most bytes of the arguments' long text as it was received, escapes included.
 const MAX_LONG_TEXT: usize = 6 << 20;
 
-/// One of them.
+/// One of the operator's own tools.
 pub(super) struct Own(pub(super) Arc<OwnTool>);
 
 impl AnyTool for Own {
@@ -70,7 +70,7 @@ impl AnyTool for Own {
     }
 
     fn arguments(&self, _: &Facts) -> Option<Arguments> {
-        // Its schema may be any, and is looked at when the whole of each argument is there.
+        // The schema may be any, and is checked later, when long texts are back in the arguments.
         None
     }
 
@@ -80,7 +80,7 @@ impl AnyTool for Own {
         };
         rmcp::model::Tool::new(self.0.name().to_owned(), self.0.description().to_owned(), input)
             .with_raw_output_schema(output_schema(output()))
-            // Nothing of a call is there any more when the next one begins.
+            // Nothing of a call remains when the next one begins.
             .with_annotations(Hints::ReadOnly.annotate(ToolAnnotations::default()))
     }
 
@@ -136,7 +136,7 @@ async fn perform(
     put_back(call, &mut arguments)?;
     call.release_message().await;
     log.audit(|record| {
-        // Nothing else has a digest of what is long in them.
+        // No other field has a digest of the long texts in the arguments.
         record.inputs.arguments = Some(Digest::of_json(&arguments));
         record.limits = Some(audited::limits(tool.memory(), tool.deadline()));
     });
@@ -171,7 +171,7 @@ async fn perform(
     Ok(render(call, config, &report, &files).await.into())
 }
 
-/// Puts the long text of the message where it was taken from.
+/// Puts the long text of the message back to where it was cut out.
 fn put_back(call: &Call, value: &mut Value) -> Result<()> {
     match value {
         Value::String(text) if text == PLACEHOLDER => {
@@ -221,7 +221,7 @@ async fn render(
             rendered[*mark] = true.into();
         }
     }
-    // What a run of code is told is of no use to whoever has not written the program.
+    // Notes on the run are left out: a model that has not written the program cannot use them.
     let notes: Notes = call.notes();
     notes.add_to(&mut rendered);
     fit(&mut rendered, &texts, Room::new(config, budget::MESSAGE));
@@ -231,7 +231,7 @@ async fn render(
     result
 }
 
-/// What the files of a call hold, as far as it is returned.
+/// The contents of a call's files, as far as they are returned.
 struct Contents<'a> {
     call: &'a Call,
     files: &'a LeftFiles,
@@ -260,7 +260,7 @@ impl<'a> Contents<'a> {
         Self { call, files, texts: MAX_TEXTS, pictures: vec![], others: vec![], left }
     }
 
-    /// Reads a file, and says what there is to be said of it.
+    /// Reads a file, and renders its entry in the result.
     async fn add(&mut self, artifact: &Artifact) -> Value {
         let mut shown = json!({
             "filename": artifact.path.as_str(),
@@ -292,8 +292,8 @@ impl<'a> Contents<'a> {
         shown
     }
 
-    /// Pictures to look at, as many as there may be, and other files as resources, beside a result that takes so
-    /// many bytes.
+    /// Pictures to look at, as many as are allowed, and other files as resources, beside a result that takes `used`
+    /// bytes.
     async fn blocks(self, used: usize) -> Vec<ContentBlock> {
         let Self { call, pictures, others, mut left, .. } = self;
         let mut resources: Vec<_> = others.iter().map(File::resource).collect();
@@ -313,10 +313,10 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Time between two looks whether a client is still there.
+/// Time between two checks whether a client is still connected.
 const PRESENCE: Duration = Duration::from_secs(60);
 
-/// Tells a client of each change of the tools, until it is gone.
+/// Tells a client of each change of the tools, until it disconnects.
 pub(super) fn tell_of_changes(own: &OwnTools, peer: Peer<RoleServer>) {
     let mut changes = own.changes();
     tokio::spawn(async move {

@@ -22,12 +22,12 @@ use super::{
 use crate::error::Error;
 use crate::sessions::{List, Open};
 
-/// Files in one answer; there is a cursor for more.
+/// Most files in one answer; there is a cursor for more.
 const PAGE: usize = 200;
 
 const SCHEME: &str = "sandbox:///";
 
-/// Names a file of a session.
+/// The URI of a file of a session.
 pub(super) fn uri(id: &SessionId, path: &DataPath) -> String {
     format!("{SCHEME}{id}/{}", artifact::encoded(path))
 }
@@ -48,7 +48,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
 /// The files of all the caller's sessions, by session and path. The cursor is the URI of the last one.
 ///
 /// # Errors
-/// If there is no such cursor.
+/// If the cursor is invalid.
 pub(super) async fn list(
     services: &Services,
     cursor: Option<&str>,
@@ -65,7 +65,7 @@ pub(super) async fn list(
         if after.as_ref().is_some_and(|(last, _)| id < *last) {
             continue;
         }
-        // One that ends meanwhile has no files.
+        // A session that ends meanwhile has no files.
         let Ok(listing) = services.sessions.perform(&id, List).await else { continue };
         for file in listing.artifacts {
             if after.as_ref().is_some_and(|(last, path)| id == *last && file.path <= *path) {
@@ -87,7 +87,7 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// A file, as text where it is text.
+/// Reads a file: as text if it is text, otherwise in base64.
 ///
 /// # Errors
 /// If there is no such file, it does not fit into a message, or it cannot be read.
@@ -103,12 +103,13 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
         Err(_) => return Err(not_found()),
     };
     let mime = path.mime();
-    // A resource is in its message once, where a tool's result is there twice.
+    // A message contains a resource once, but the result of a tool twice.
     read::check_size(services, &id, &reader, budget::RESOURCE).map_err(|error| failed(&error))?;
     let bytes = read::whole(&reader, &id).await.map_err(|error| failed(&error))?;
     let start = &bytes[..bytes.len().min(SNIFFED)];
     let text = std::str::from_utf8(&bytes).ok().filter(|_| text::reads_as_text(mime, start));
-    // Control characters take up to six bytes each: bytes that are always fewer then.
+    // Control characters take up to six bytes each in JSON. A text that does not fit because of them goes in base64,
+    // which always fits.
     let fits = |text: &&str| serde_json::Value::from(*text).to_string().len() <= budget::PAGE;
     let text = text.filter(fits);
     let contents = match text {
@@ -118,12 +119,12 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
     Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]))
 }
 
-/// The session that a URI names, if it is one of ours.
+/// The session that a URI names, if the URI is valid.
 pub(super) fn session_of(uri: &str) -> Option<String> {
     parse(uri).map(|(id, _)| id.to_string())
 }
 
-/// With the fields that a tool's error would have.
+/// The error of a request, with the fields that a tool's error would have.
 pub(super) fn failed(error: &Error) -> ErrorData {
     match error {
         Error::Internal(_) => ErrorData::internal_error(error.to_string(), Some(error.to_json())),

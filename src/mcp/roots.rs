@@ -4,11 +4,11 @@
 //! ```text
 //! in a folder of the settings? -- yes --> open
 //!            | no
-//! clients up to 2025-11-25 are asked; later ones are told to ask themselves and to call again
+//! clients up to 2025-11-25 are asked; later ones get the question as result, and call again with the answer
 //! ```
 //!
-//! Models are told of it only where it can work: where the settings name a folder, or the client says that it
-//! has roots and has not answered that there are none.
+//! Models are told of it only if it can work: the settings name a folder, or the client says that it has roots and has
+//! not answered that there are none.
 
 #![expect(deprecated, reason = "clients have roots, and nothing else that says the same")]
 
@@ -43,28 +43,28 @@ use crate::{
     error::{Error, Result},
 };
 
-/// Time that a client has to say what its roots are. It may ask a person.
+/// Time within which a client has to name its roots. It may ask a person.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where files are not data but what the system reports, such as the settings of this very process.
+/// Folders whose files are not data but reports of the system, such as the settings of this very process.
 const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Names our question among those that a client is asked at once.
+/// Name of the question for roots, as a client may get several questions at once.
 const QUESTION: &str = "roots";
 
-/// Names in a folder that are looked through for one that was meant, and those that are named.
+/// Most names of a folder that are compared with a missing one, and most that an error names.
 const MAX_NAMES: usize = 1000;
 const MAX_NEAREST: usize = 3;
 
-/// What the client over stdio has answered about its roots. Clones share it.
+/// The answer of the client over stdio to the question for its roots. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Answered {
-    /// That there are none that exist.
+    /// Whether the client has no roots that exist.
     none: Arc<AtomicBool>,
 }
 
 impl Answered {
-    /// Remembers an answer. True if models have to be told something else now.
+    /// Stores an answer. Returns true if the descriptions of tools change by it.
     fn is_news(&self, roots: &[PathBuf]) -> bool {
         self.none.swap(roots.is_empty(), Ordering::Relaxed) != roots.is_empty()
     }
@@ -80,7 +80,7 @@ pub(super) fn are_offered(services: &Services, context: &RequestContext<RoleServ
     *transport == Transport::Stdio && (!sessions.config().upload_roots.is_empty() || has_roots())
 }
 
-/// Whether what [`are_offered`] says of a client with these capabilities may change.
+/// Whether the result of [`are_offered`] may change for a client with these capabilities.
 pub(super) fn may_come_and_go(services: &Services, client: &ClientCapabilities) -> bool {
     let Services { sessions, transport, .. } = services;
     *transport == Transport::Stdio
@@ -88,7 +88,7 @@ pub(super) fn may_come_and_go(services: &Services, client: &ClientCapabilities) 
         && client.roots.is_some()
 }
 
-/// Asks a client whose roots have changed, if it matters to what models are told.
+/// Asks a client whose roots have changed, if descriptions of tools depend on them.
 pub(super) async fn changed(services: &Services, peer: &Peer<RoleServer>) {
     let client = peer.peer_info();
     if client.is_some_and(|client| may_come_and_go(services, &client.capabilities)) {
@@ -98,39 +98,39 @@ pub(super) async fn changed(services: &Services, peer: &Peer<RoleServer>) {
     }
 }
 
-/// Remembers which roots a client over stdio has. If the tools are described otherwise from now on, it is
-/// told so before this returns.
+/// Stores the roots of a client over stdio. If that changes the descriptions of tools, the client is notified before
+/// this returns.
 async fn tell(services: &Services, peer: &Peer<RoleServer>, roots: &[PathBuf]) {
     let is_settled = !services.sessions.config().upload_roots.is_empty();
     if services.roots.is_news(roots) && !is_settled {
-        // A client that does not listen asks again when it wants to.
+        // A client that does not get the notification lists the tools again when it needs to.
         let _ = peer.notify_tool_list_changed().await;
     }
 }
 
-/// A client of the generation in which each request stands alone.
+/// Whether the client is of the generation in which each request stands alone.
 fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version() >= Some(ProtocolVersion::V_2026_07_28)
 }
 
-/// What came of a path.
+/// The result of opening a path.
 pub(super) enum Found {
-    /// It may be read, and is open.
+    /// The file may be read, and is open.
     File(LocalFile),
-    /// Its client has to say first which folders are its roots.
+    /// The client has to name its roots first.
     AskClient(InputRequiredResult),
 }
 
-/// A file of the host that is open.
+/// An open file of the host.
 #[derive(Debug)]
 pub(super) struct LocalFile {
     file: File,
-    /// In bytes, when it was opened.
+    /// Size in bytes, when it was opened.
     pub(super) size: u64,
 }
 
 impl LocalFile {
-    /// Its content, which must not have grown beyond the limit meanwhile.
+    /// The content of the file, which must not have grown beyond the limit meanwhile.
     pub(super) fn pieces(self, limit: u64) -> impl Stream<Item = Result<Bytes>> + Send {
         let file = tokio::fs::File::from_std(self.file);
         let mut size_bytes = 0;
@@ -179,7 +179,7 @@ pub(super) async fn open(call: &Call, path: &str) -> Result<Found> {
     })
 }
 
-/// What a model can do where a file cannot be read from where it lies.
+/// Advice for a model if a file of the host cannot be read.
 const INSTEAD: &str = "Give the content as text or content_base64, or leave it out and send the file to the upload_url \
      that is returned.";
 
@@ -188,7 +188,7 @@ enum Asked {
     Later(InputRequiredResult),
 }
 
-/// The folders that the client has open. One that has none to name has none.
+/// The roots of the client. A client that cannot name roots has none.
 async fn ask(call: &Call) -> Asked {
     let has_roots = call.context.client_capabilities().is_some_and(|client| client.roots.is_some());
     if !has_roots {
@@ -204,7 +204,7 @@ async fn ask(call: &Call) -> Asked {
     }
     let asked = timeout(ANSWER_TIMEOUT, call.context.peer.list_roots());
     tokio::select! {
-        // An answer that comes later belongs to a call that nobody waits for any more.
+        // An answer that comes later belongs to a call that was cancelled.
         biased;
         () = call.context.ct.cancelled() => Asked::Roots(vec![]),
         answer = asked => {
@@ -215,7 +215,7 @@ async fn ask(call: &Call) -> Asked {
     }
 }
 
-/// Those that are there, links resolved.
+/// The roots that exist, links resolved.
 fn folders(answer: Option<ListRootsResult>) -> Vec<PathBuf> {
     let roots = answer.map(|answer| answer.roots).unwrap_or_default();
     let folders =
@@ -225,9 +225,9 @@ fn folders(answer: Option<ListRootsResult>) -> Vec<PathBuf> {
 
 #[derive(Debug)]
 enum Refused {
-    /// Whether a file outside the roots exists is not revealed.
+    /// The file is outside the roots. Whether it exists is not revealed.
     Outside,
-    /// There is no such file in a root; these names are like it.
+    /// There is no such file in a root; these names are similar.
     Missing(Vec<String>),
     NotAFile,
     System(io::Error),
@@ -258,8 +258,8 @@ impl Refused {
     }
 }
 
-/// The roots are canonical. What was opened is looked at, not only what was to be: a link may have
-/// been put in its place in between.
+/// Opens a file within the roots, which are canonical. The opened file is checked, and not only its path: a link may
+/// have replaced it in between.
 fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile, Refused> {
     let is_file = |path: &Path| !SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder));
     let is_within = |path: &Path| is_file(path) && roots.iter().any(|root| path.starts_with(root));
@@ -269,7 +269,7 @@ fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile,
     if !is_within(&real) {
         return Err(Refused::Outside);
     }
-    // A pipe that nobody writes to would be waited for.
+    // Opening a pipe without a writer would block.
     if !real.metadata().map_err(Refused::System)?.is_file() {
         return Err(Refused::NotAFile);
     }
@@ -289,8 +289,8 @@ fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile,
     Ok(LocalFile { file, size: metadata.len() })
 }
 
-/// That there is no such file, if the folder that it would be in, or the last one on the way that is there,
-/// may be read. What links lead to elsewhere is not revealed: a link that leads nowhere is there.
+/// The refusal that there is no such file, if its folder, or the nearest existing one above it, may be read. Targets of
+/// links outside the roots are not revealed: a dangling link counts as existing.
 fn missing(path: &Path, is_within: impl Fn(&Path) -> bool) -> Option<Refused> {
     let (folder, name) =
         path.ancestors().zip(path.ancestors().skip(1)).find_map(|(below, above)| {

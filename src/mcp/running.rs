@@ -1,5 +1,5 @@
-//! Running code for a tool, whichever it is: the code as it was sent, the run with its progress, and what
-//! its result has in common with others: files, charts, and that it fits.
+//! The common part of tools that run code: reading the code as it was sent, running it with reports of progress, and
+//! completing the result with files and charts, so that it fits.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -38,28 +38,28 @@ use crate::{
     sessions::{Opened, Program, Which},
 };
 
-/// Time before a caller who asked for progress first hears of a run: soon enough not to wonder, late
-/// enough that most runs have ended.
+/// Time before the first report of progress: early enough for a person who waits, late enough that most runs have
+/// ended.
 const FIRST_PROGRESS: Duration = Duration::from_millis(500);
 
 /// Time between reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Links to images in a result. All files are named in its JSON.
+/// Most links to images in a result. All files are named in its JSON.
 const MAX_LINKS: usize = 10;
 
-/// Time that a cancel may come after the call that it makes room for. Over HTTP they are two requests on
-/// two connections, and nothing orders them.
+/// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two
+/// connections, and nothing orders them.
 const CANCEL_GRACE: Duration = Duration::from_millis(300);
 
-/// Time between two looks whether it has come.
+/// Time between two attempts while a call waits for that.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
-/// The code of a call, also where it was cut out of the message for its length; the message is then
-/// released. What Markdown put around it is taken off, and the language that this names is told.
+/// The code of a call, even if it was cut out of the message for its length; the message is then released. Markdown
+/// fences around the code are removed, and the language that they name is returned.
 ///
 /// # Errors
-/// It is too long, empty, or no text.
+/// If it is too long, empty, or no text.
 pub(super) async fn code(call: &Call, code: String) -> Result<(Option<Language>, String)> {
     let code = whole(call, code).await?;
     let (language, code) = match unfenced(&code) {
@@ -83,7 +83,7 @@ async fn whole(call: &Call, code: String) -> Result<String> {
     call.release_message().await;
     let code = match long {
         None => code,
-        // Each byte may be escaped, as six.
+        // Each byte may be escaped as six bytes.
         Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
         Some(long) => long.into_string(6 * limit).ok_or_else(|| {
             let why = "code contains an unpaired surrogate escape, or is not UTF-8. Write such \
@@ -94,10 +94,10 @@ async fn whole(call: &Call, code: String) -> Result<String> {
     if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
 }
 
-/// Runs a program, and tells the caller how it is going. What is known of it goes to the log.
+/// Runs a program, reports its progress to the caller, and notes its result for the log.
 ///
 /// # Errors
-/// It could not be run. A session that was started for it, and that nobody can name, is closed.
+/// If it could not be run. A session without a given name that was started for it is then closed.
 pub(super) async fn run(
     call: &Call,
     which: Which,
@@ -134,8 +134,8 @@ pub(super) async fn run(
     Ok((opened, report))
 }
 
-/// Runs a program. Where a client cancels a run and calls again at once, the cancel may come second: the
-/// session is then not busy for it.
+/// Runs a program. If a client cancels a run and calls again at once, the cancellation may arrive second: the call then
+/// waits for it, and does not fail because the session is busy.
 async fn run_when_free(call: &Call, which: Which, program: Program) -> (Opened, Result<RunReport>) {
     let Services { sessions, transport, .. } = &call.services;
     let deadline = Instant::now() + CANCEL_GRACE;
@@ -149,7 +149,7 @@ async fn run_when_free(call: &Call, which: Which, program: Program) -> (Opened, 
     }
 }
 
-/// Tells the caller how the run is going, until this is dropped.
+/// Reports the progress of a run to the caller, until this is dropped.
 pub(super) async fn report_progress(
     call: &Call,
     token: ProgressToken,
@@ -168,7 +168,7 @@ pub(super) async fn report_progress(
             message = format!("{run_id}: {message}");
             is_named = true;
         }
-        // Seconds, without a total: nobody knows how long code takes.
+        // Seconds, without a total: how long code takes is not known.
         let mut progress =
             ProgressNotificationParam::new(token.clone(), begun.elapsed().as_secs_f64())
                 .with_message(message);
@@ -181,7 +181,7 @@ pub(super) async fn report_progress(
     }
 }
 
-/// How a call goes that has begun then, in a line.
+/// The progress of a call that began at `begun`, in one line.
 fn told(progress: &Progress, begun: Instant) -> String {
     let Progress { started, loading, since, line, .. } = progress;
     match (started, loading, line.as_str()) {
@@ -192,7 +192,7 @@ fn told(progress: &Progress, begun: Instant) -> String {
     }
 }
 
-/// The files of a run as its result has them, and where they were exported to.
+/// The files of a run as its result has them, with the paths that they were exported to.
 pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -> Value {
     let links = call.services.links(id);
     let exported = match &call.services.export {
@@ -211,8 +211,8 @@ pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -
     artifacts.collect()
 }
 
-/// Completes what a tool says of a run: with notes, within what the caller can take, and with the charts
-/// that the run made, of which at most so many are shown.
+/// Completes a tool's result of a run: adds notes, shortens it to what the caller can take, and adds the charts that
+/// the run made, of which at most `inline_images` are shown.
 pub(super) async fn completed(
     call: &Call,
     id: &SessionId,
@@ -251,8 +251,8 @@ pub(super) async fn completed(
     result
 }
 
-/// The charts that the run made: the first of them to look at, and links to the whole files; and the names of those that
-/// are too large to look at.
+/// The charts that the run made: the first of them as images and all as links; and the names of those that are too
+/// large to be shown.
 async fn charts(
     mut inline: Inline<'_>,
     id: &SessionId,
@@ -281,7 +281,7 @@ async fn charts(
     (blocks, too_large)
 }
 
-/// A name by which `figure_2.png` comes before `figure_10.png`.
+/// A sort key by which `figure_2.png` comes before `figure_10.png`.
 fn numbered(path: &str) -> String {
     const DIGITS: usize = 20;
     let mut key = String::with_capacity(path.len() + DIGITS);
@@ -314,13 +314,13 @@ pub(super) fn exported_fields(transport: Transport, config: &Config) -> Value {
     })
 }
 
-/// What a model has to know of the code that it sends.
+/// The schema of the argument `code`.
 pub(super) fn code_argument(config: &Config) -> Value {
     let max_code = human_size(config.max_code as u64);
     json!({ "type": "string", "description": format!("At most {max_code}; put data in files.") })
 }
 
-/// How many charts come with a result; not shown where none ever do.
+/// The schema of the argument `inline_images`; hidden if the settings allow no images.
 pub(super) fn inline_images_argument(config: &Config) -> Value {
     let argument = json!({
         "type": "integer",

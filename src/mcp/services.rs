@@ -1,4 +1,4 @@
-//! What tools and resources work with: the sessions and files of one caller.
+//! The services that tools and resources use: the sessions and files of one caller.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -17,26 +17,26 @@ use crate::{
     signed_urls::{Base, SessionKey, SignedUrls},
 };
 
-/// What is wrong with the name of a workspace.
+/// Message for an invalid name of a workspace.
 const INVALID_NAME: &str = "The workspace that this client's URL names (?workspace=) must be 1 to 64 \
                             of the characters A-Z, a-z, 0-9, _ and -. Tell the person to change the \
                             URL.";
 
-/// What the URL of the client's request says of something.
+/// The value of a parameter in the URL of the client's request.
 pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option<String> {
     let query = context.extensions.get::<Parts>()?.uri.query()?;
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
-/// What the URL of a client may have besides its path.
+/// Parameters that the URL of a client may have.
 pub(super) const KNOWN_IN_URL: [&str; 3] = ["workspace", "toolsets", "inline_images"];
 
-/// How alike two names are of which one is the other misspelt, from 0 to 1.
+/// Similarity above which one name counts as another one misspelt, from 0 to 1.
 const ALIKE: f64 = 0.7;
 
-/// What a client's URL has that looks like one of these misspelt. Of anything else nothing is known here: hosts and
-/// proxies add parameters of their own.
+/// The parameter of a client's URL that looks like a misspelt known one. Other parameters are ignored, as hosts and
+/// proxies add their own.
 pub(super) fn misspelt_in_url(context: &RequestContext<RoleServer>) -> Option<String> {
     let query = context.extensions.get::<Parts>()?.uri.query()?;
     let mut names = form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
@@ -51,20 +51,20 @@ fn is_misspelt(name: &str) -> bool {
 /// Everything a call needs of this program. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Services {
-    /// As the caller sees them.
+    /// The sessions, as the caller sees them.
     pub(super) sessions: Sessions,
     /// Signs URLs of files, if files are served.
     pub(super) urls: Option<SignedUrls>,
     pub(super) transport: Transport,
     /// Makes images fit into a message.
     pub(super) images: ImageFitter,
-    /// Where artifacts are also written, for a client on this machine.
+    /// Copies artifacts to a folder, for a client on this machine.
     pub(super) export: Option<Arc<Export>>,
-    /// What the client over stdio has said of its roots.
+    /// The answer of the client over stdio to the question for its roots.
     pub(super) roots: Answered,
 }
 
-/// The MCP session that a request belongs to, which was found to be its sender's.
+/// The MCP session of a request, which is known to be its sender's.
 #[derive(Debug, Clone)]
 pub(super) struct OfMcpSession {
     pub(super) id: Arc<str>,
@@ -94,8 +94,8 @@ impl Services {
         let urls = self.urls.as_ref().map(|urls| urls.for_client(base));
         Self { sessions, urls, ..self.clone() }
     }
-    /// What signs the URLs of a session's files, if files are served, and the session is still there and will
-    /// be when somebody opens them.
+    /// The signer of a session's URLs, and the session's key; `None` if files are not served, the session has ended, or
+    /// it ends with its call.
     pub(super) fn links<'a>(
         &'a self,
         id: &'a SessionId,
@@ -105,10 +105,10 @@ impl Services {
     }
 }
 
-/// The workspace of a call that names no session, by how its client comes.
+/// The workspace of a call that names no session, by the client's URL or connection.
 ///
 /// # Errors
-/// The URL names one that cannot be.
+/// If the URL names an invalid workspace.
 pub(super) fn workspace(context: &RequestContext<RoleServer>) -> Result<Workspace> {
     // Over stdio there is one client, which has started this process for itself.
     let Some(head) = context.extensions.get::<Parts>() else {

@@ -31,8 +31,8 @@ use self::line::{Line, Received};
 use super::{Server, counted};
 use crate::{config::Config, metrics::Metrics, request::longest_message};
 
-/// Time that calls under way at the end of input have to be answered: enough for a reply that is
-/// being written, not for a program to go on.
+/// Time for answers to calls that are in progress at the end of input: enough for a reply that is being written, not
+/// for a program to finish.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Serves this process's standard input and output until input ends or `stop` is cancelled.
@@ -41,7 +41,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
 /// If a client's first messages are not those of the protocol.
 pub async fn serve(server: Server, stop: CancellationToken) -> io::Result<()> {
     let (input, output) = stdio_pipes();
-    // It fails for what is no pipe.
+    // This fails if standard input is no pipe.
     let _ = fcntl_setpipe_size(io::stdin(), PIPE_BYTES);
     serve_on(server, input, output, stop).await
 }
@@ -60,13 +60,14 @@ pub async fn serve_on(
     let sessions = &server.services.sessions;
     let (config, metrics) = (sessions.config(), sessions.metrics().clone());
     let transport = Stdio::new((input, output), config, metrics, ended.clone());
-    // Ours alone: rmcp waits up to five seconds for calls under way when input has ended.
+    // A token of its own, cancelled when this returns: rmcp would wait up to five seconds for calls in progress after
+    // the end of input.
     let quit = CancellationToken::new();
     let _guard = quit.clone().drop_guard();
     let serving = async {
         match server.serve_with_ct(transport, quit.clone()).await {
             Ok(service) => service.waiting().await.map(drop).map_err(io::Error::other),
-            // A client that leaves before it has said anything has done nothing wrong.
+            // A client that disconnects before it has sent anything has made no error.
             Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
                 Ok(())
             }
@@ -87,11 +88,11 @@ pub async fn serve_on(
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Bytes that standard input holds, the most that the kernel allows everybody: at the usual 64 KiB client and server
-/// wait for each other all the time in a long message.
+/// Bytes that the pipe of standard input holds, the most that the kernel allows everybody: at the usual 64 KiB, client
+/// and server wait for each other all the time during a long message.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Time within which a client takes an answer that the transport gives itself, before it counts as gone.
+/// Time within which a client has to read an answer that the transport gives itself, before it counts as disconnected.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads lines and writes messages. A line that must not be parsed, or that is not JSON, is answered here:
@@ -103,18 +104,18 @@ struct Stdio<R, W> {
     max_upload: u64,
     /// Cancelled at the end of input.
     ended: CancellationToken,
-    /// What was read and is not yet part of a line.
+    /// Bytes that were read and are not yet part of a line.
     read: BytesMut,
     line: Line,
-    /// The answer to a line of ours, until it is written. Kept here, as rmcp may stop waiting for a message
-    /// at any time.
+    /// The transport's own answer to a line, until it is written. It is stored here, as rmcp may drop `receive` at any
+    /// time.
     answering: Option<BoxFuture<'static, io::Result<()>>>,
     metrics: Metrics,
-    /// The client speaks a protocol with `initialize`, whose results have no type.
+    /// Whether the client speaks a protocol version with `initialize`, whose results have no type.
     is_legacy: bool,
 }
 
-/// None once it is closed.
+/// `None` once it is closed.
 type Output<W> = Arc<Mutex<Option<FramedWrite<W, Codec>>>>;
 type Codec = JsonRpcMessageCodec<Sent>;
 
@@ -123,7 +124,7 @@ type Codec = JsonRpcMessageCodec<Sent>;
 #[serde(untagged)]
 enum Sent {
     Message(Box<TxJsonRpcMessage<RoleServer>>),
-    /// An error of which nobody knows what it answers. JSON-RPC has null as its id, which rmcp leaves out.
+    /// An error whose request is not known. JSON-RPC has null as its id, which rmcp leaves out.
     Unaddressed {
         jsonrpc: JsonRpcVersion2_0,
         id: (),
@@ -167,8 +168,7 @@ where
         }
     }
 
-    /// The next line. Nothing is lost if this is dropped. What has no newline at the end of input is not a
-    /// line.
+    /// The next line. Nothing is lost if this is dropped. Input without a newline at its end is not a line.
     async fn line(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.take_line() {
@@ -181,12 +181,12 @@ where
         }
     }
 
-    /// Takes what was read up to the end of a line; the line if it has ended.
+    /// Adds the received bytes to the line, up to its end; returns the line if it is complete.
     fn take_line(&mut self) -> Option<Line> {
         let newline = memchr::memchr(b'\n', &self.read);
         let end = newline.map_or(self.read.len(), |at| at + 1);
         self.line.add(&self.read[..end], self.limit);
-        // Its memory stays for the next bytes.
+        // The memory stays for the next bytes.
         self.read.advance(end);
         newline.map(|_| std::mem::take(&mut self.line))
     }
@@ -215,7 +215,7 @@ where
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
             if let Some(answering) = &mut self.answering {
-                // A client that reads nothing must not hide that it has gone.
+                // Waiting for a client that does not read would hide that it has disconnected.
                 let Ok(written) = timeout(UNREAD_TIMEOUT, answering).await else {
                     tracing::warn!("the client does not read its answers");
                     self.ended.cancel();
@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// What rmcp gets of this input, and what is answered without it.
+    /// The messages that rmcp gets of an input, and the transport's own answers to it.
     struct Passed {
         messages: Vec<RxJsonRpcMessage<RoleServer>>,
         answers: Vec<Value>,
@@ -290,7 +290,7 @@ mod tests {
         Passed { messages, answers: answers.collect(), ended: ended.is_cancelled() }
     }
 
-    /// The answer to the only line there is.
+    /// The answer to an input of one line.
     async fn answer(line: &[u8], limit: usize) -> Value {
         let passed = pass(line, limit).await;
         assert!(passed.messages.is_empty());

@@ -1,4 +1,4 @@
-//! What a tool is, and one call of it from its arguments to its result.
+//! The trait of tools, and one call of a tool from its arguments to its result.
 //!
 //! ```text
 //! Tool (typed: its own arguments) --> AnyTool --> Offered (with what it takes) --> perform (log, metrics)
@@ -25,36 +25,36 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A tool: everything about it but how calls are logged and counted.
+/// A tool: everything about it except how calls are logged and counted.
 pub(super) trait Tool: Send + Sync + 'static {
-    /// What clients call it by.
+    /// The name by which clients call it.
     const NAME: &'static str;
 
     /// The set that it is offered with.
     const TOOLSET: Toolset;
 
-    /// The call takes the message's long string, if there is one, and releases the message itself
-    /// (see [`Call::release_message`]). For all other tools the message is released before the call.
+    /// Whether the call takes the message's long string, if there is one, and releases the message itself (see
+    /// [`Call::release_message`]). For all other tools the message is released before the call.
     const READS_LONG_TEXT: bool = false;
 
-    /// Other names of arguments that models use, and what they are called here.
+    /// Other names of arguments that models use, each with its name in the schema.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
 
-    /// Clients are told of it. It can be called all the same, and says why it does nothing.
+    /// Whether clients are told of it. If they are not, it can still be called, and says why it does nothing.
     fn is_listed(_: &Facts) -> bool {
         true
     }
 
-    /// Adds arguments that go without saying when others are given.
+    /// Adds arguments that follow from others.
     fn imply(_: &mut JsonObject) {}
 
-    /// What a call takes, once it was checked against the input schema. Unknown fields are to be refused.
+    /// The arguments of a call, which were checked against the input schema. The type must refuse unknown fields.
     type Arguments: DeserializeOwned + Send;
 
-    /// What clients are told about it.
+    /// The description of the tool for clients.
     fn describe(facts: &Facts) -> Description;
 
-    /// Carries a call out and renders what came of it.
+    /// Carries out a call and renders its result.
     fn call(
         call: &Call,
         arguments: Self::Arguments,
@@ -62,33 +62,33 @@ pub(super) trait Tool: Send + Sync + 'static {
     ) -> impl Future<Output = Result<CallToolResponse>> + Send;
 }
 
-/// What the texts of tools depend on.
+/// The facts that the texts of tools depend on.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub(super) config: &'a Config,
     pub(super) transport: Transport,
-    /// What the client is offered.
+    /// The toolsets that the client is offered.
     pub(super) toolsets: Toolsets,
-    /// What sandboxes hold.
+    /// The contents of new sandboxes.
     pub(super) template: &'a Template,
-    /// The client has files that can be uploaded from where they lie.
+    /// Whether the client can upload files of the host by their path.
     pub(super) local_files: bool,
-    /// Where packages that can be installed come from.
+    /// The sources of packages that can be installed.
     pub(super) packages: &'static [Ecosystem],
 }
 
-/// What clients are told about a tool.
+/// The description of a tool for clients.
 pub(super) struct Description {
     pub(super) title: &'static str,
     pub(super) text: String,
-    /// JSON Schema of an object: what calls are checked against. Clients are shown less of it.
+    /// JSON Schema of an object, against which calls are checked. Clients see less of it.
     pub(super) input: Value,
     /// JSON Schema of an object, without the notes that every result may have.
     pub(super) output: Value,
     pub(super) hints: Hints,
 }
 
-/// What calling a tool may do. No tool reaches beyond its sandbox.
+/// The possible effects of calling a tool. No tool reaches beyond its sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Hints {
     /// It changes nothing.
@@ -104,7 +104,7 @@ pub(super) enum Hints {
 }
 
 impl Hints {
-    /// As clients are told of it.
+    /// Adds the hints to a tool's annotations.
     pub(super) fn annotate(self, annotations: ToolAnnotations) -> ToolAnnotations {
         annotations
             .read_only(matches!(self, Self::ReadOnly))
@@ -114,7 +114,7 @@ impl Hints {
     }
 }
 
-/// A tool of any kind of arguments.
+/// A tool with arguments of any type.
 pub(super) trait AnyTool: Send + Sync {
     fn name(&self) -> &str;
 
@@ -122,15 +122,15 @@ pub(super) trait AnyTool: Send + Sync {
 
     fn reads_long_text(&self) -> bool;
 
-    /// Clients are told of it.
+    /// Whether clients are told of it.
     fn is_listed(&self, _: &Facts) -> bool {
         true
     }
 
-    /// What it takes, unless it looks at that itself.
+    /// The arguments of the tool; `None` if it checks them itself.
     fn arguments(&self, facts: &Facts) -> Option<Arguments>;
 
-    /// As it is listed.
+    /// The tool as it is listed.
     fn listed(&self, facts: &Facts) -> rmcp::model::Tool;
 
     fn call<'a>(
@@ -185,7 +185,7 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
-/// The schema of a result, which may have notes in any case.
+/// The schema of a result. Every result may have notes.
 pub(super) fn output_schema(mut output: Value) -> Arc<JsonObject> {
     if output["properties"].get("notes").is_none() {
         output["properties"]["notes"] = json!({ "type": "array", "items": { "type": "string" } });
@@ -194,11 +194,11 @@ pub(super) fn output_schema(mut output: Value) -> Arc<JsonObject> {
     output.into()
 }
 
-/// A tool that is offered, and what it takes.
+/// A tool that is offered, with its arguments.
 pub(super) struct Offered {
     tool: Held,
     arguments: Option<Arguments>,
-    /// As it was listed when nothing was known of the client or of sandboxes.
+    /// The tool as it is listed if nothing is known of the client or of sandboxes.
     listed: Option<rmcp::model::Tool>,
 }
 
@@ -217,7 +217,7 @@ impl Offered {
         Self { tool: Held::Own(tool), arguments: None, listed: None }
     }
 
-    /// As it is listed, whatever the client and the sandboxes are.
+    /// The tool as it is listed, independent of the client and of sandboxes.
     pub(super) fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
         self.listed.clone().unwrap_or_else(|| self.tool().listed(facts))
     }
@@ -260,8 +260,8 @@ impl Held {
     }
 }
 
-/// Carries a call out, logs and counts it, and renders what came of it. With an audit file it is not carried out if
-/// it cannot have its line there.
+/// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,
+/// the call is refused.
 pub(super) async fn perform(
     offered: &Offered,
     call: Call,

@@ -1,16 +1,16 @@
-//! The operator's metrics: counted where things happen, read at once as Prometheus reads them.
+//! The operator's metrics: counted where events happen, and read all at once in Prometheus' format.
 //!
 //! ```text
 //! mcp, http, sessions, session events ---> Metrics <--- GET /metrics
 //!                                             |
-//!                        counters, histograms (here)   what there is now ([`watch`])   the process
+//!                        counters, histograms (here)   current state ([`watch`])   the process
 //! ```
 //!
-//! Labels are words of this program's own. Nothing that a caller chose, no name, path or session, is
-//! ever one: there are as many series as the program has words for, whoever calls it and however.
-//! Nor are the names of callers: whoever may read everybody's metrics must not learn who they are.
+//! Labels are words of this program. Nothing that a caller chose (a name, a path, a session) is ever a label,
+//! so the number of series is limited whatever callers do. Names of callers are not labels either: a reader
+//! of everybody's metrics must not learn who they are.
 //!
-//! What happens in sessions it hears as one of their observers. Each server has its own; clones share it.
+//! The metrics observe sessions for their events. Each server has its own metrics; clones share them.
 
 mod process;
 mod text;
@@ -40,19 +40,19 @@ use crate::session::{
     setup::Birth,
 };
 
-/// What [`Metrics::text`] is.
+/// The media type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is called that is not a tool.
+/// The label for calls of tools that do not exist.
 const UNKNOWN: &str = "unknown";
 
-/// Upper bounds in seconds, from the quickest call to a run that takes its time.
+/// Upper bounds of the histograms in seconds, from the fastest call to a long run.
 const DURATIONS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
 
-/// More artifacts than this a data area has no room for, whatever an agent says.
+/// A data area has no room for more artifacts, whatever an agent reports.
 const MAX_ARTIFACTS: usize = MAX_FILES as usize;
 
 /// Names and values of labels.
@@ -100,31 +100,31 @@ struct Tool {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {
-    /// The pattern.
+    /// The pattern of the URL.
     route: String,
     method: &'static str,
     status: u16,
 }
 
-/// Whose most sessions were reached.
+/// The owner of the limit of sessions that was reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Full {
     Server,
     Client,
 }
 
-/// What came of a request that was passed on to another server.
+/// The outcome of a request that was passed on to another server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Forwarded {
     Answered,
-    /// There is no server where it was to go.
+    /// The server could not be reached.
     Unreachable,
-    /// There was no answer, and it may have been carried out.
+    /// There was no answer, but the request may have been carried out.
     Broken,
 }
 
 impl Metrics {
-    /// Those of a server that may have so many sessions, of so much memory each.
+    /// The metrics of a server with this limit of sessions and this limit of memory for each, in bytes.
     pub fn new(max_sessions: usize, memory_limit: u64) -> Self {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process));
@@ -147,7 +147,7 @@ impl Metrics {
         Self(Arc::new(Inner { registry, ..inner }))
     }
 
-    /// All of them, as text of the type [`CONTENT_TYPE`].
+    /// Renders all metrics, as text of the type [`CONTENT_TYPE`].
     pub fn text(&self, ready: bool) -> String {
         self.0.ready.set(ready.into());
         let mut text = String::new();
@@ -155,7 +155,7 @@ impl Metrics {
         text::classic(&text)
     }
 
-    /// Counts calls of these tools from now on: a first call is a change as well.
+    /// Creates the counters of these tools at zero, so that a first call is a change as well.
     pub(crate) fn count_tools<'a>(&self, tools: impl Iterator<Item = &'a str>) {
         for tool in tools {
             let tool = tool.to_owned();
@@ -163,7 +163,7 @@ impl Metrics {
         }
     }
 
-    /// A call of a tool has been answered.
+    /// Counts a tool call that was answered.
     pub fn tool_called(&self, tool: &str, code: &'static str, elapsed: Duration) {
         let call = Call { tool: tool.to_owned(), code };
         self.0.tool_calls.get_or_create(&call).inc();
@@ -171,45 +171,45 @@ impl Metrics {
         self.0.tool_call_durations.get_or_create(&tool).observe(elapsed.as_secs_f64());
     }
 
-    /// A call of no tool that there is was refused.
+    /// Counts a refused call of a tool that does not exist.
     pub fn unknown_tool_called(&self) {
         let call = Call { tool: UNKNOWN.to_owned(), code: "invalid_argument" };
         self.0.tool_calls.get_or_create(&call).inc();
     }
 
-    /// Counts requests of these methods from now on.
+    /// Creates the counters of these methods at zero.
     pub(crate) fn count_methods(&self, methods: impl Iterator<Item = &'static str>) {
         for method in methods {
             let _ = self.0.mcp_requests.get_or_create(&[("method", method)]);
         }
     }
 
-    /// A request of the protocol has come. Its method is one of those that are counted.
+    /// Counts a request of the protocol. Its method must have been passed to `count_methods`.
     pub(crate) fn mcp_requested(&self, method: &'static str) {
         self.0.mcp_requests.get_or_create(&[("method", method)]).inc();
     }
 
-    /// A request over HTTP has its answer. The route is a pattern, never a URL.
+    /// Counts an answered HTTP request. The route is a pattern, never a URL.
     pub fn requested(&self, route: String, method: &'static str, status: u16) {
         self.0.http_requests.get_or_create(&Request { route, method, status }).inc();
     }
 
-    /// Something was not done as the audit file cannot be written.
+    /// Counts an action that was refused because the audit file cannot be written.
     pub(crate) fn audit_refused(&self) {
         self.0.audit_refused.inc();
     }
 
-    /// A request was passed on to another server.
+    /// Counts a request that was passed on to another server.
     pub(crate) fn forwarded(&self, outcome: Forwarded) {
         self.0.forwarded.get_or_create(&outcome.labels()).inc();
     }
 
-    /// A session could not be started.
+    /// Counts a session that was not started because a limit was reached.
     pub(crate) fn refused(&self, full: Full) {
         self.0.refused.get_or_create(&full.labels()).inc();
     }
 
-    /// A sandbox that is about to be started, and the most memory that it can have, in bytes.
+    /// Watches a sandbox that is about to start; `memory_limit` is the most memory that it can have, in bytes.
     pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
         self.0.watch.begin(birth, memory_limit)
     }
@@ -262,7 +262,7 @@ impl Inner {
         self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
     }
 
-    /// What can be counted is there from the start, at zero: a first failure is a change as well.
+    /// Registers the metrics. Known counters start at zero, so that a first failure is a change as well.
     fn register(ours: &mut Registry) -> Self {
         let durations = || Histogram::new(DURATIONS);
         let inner = Self {
@@ -413,7 +413,7 @@ impl Inner {
     }
 }
 
-/// The word for a language. What there is depends on the image.
+/// The label for a language. The languages depend on the image, so unknown ones are "other".
 fn word(language: &RuntimeName) -> &'static str {
     const KNOWN: [&str; 3] = ["python", "javascript", "bash"];
     KNOWN.into_iter().find(|known| *known == language.as_str()).unwrap_or("other")

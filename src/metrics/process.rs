@@ -1,4 +1,4 @@
-//! The process's own metrics, by the names that all programs have for theirs.
+//! Metrics of the process, with the names that all programs use for them.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-/// Looks at the process whenever it is asked.
+/// Reads the state of the process at each request.
 #[derive(Debug)]
 pub(super) struct Process;
 

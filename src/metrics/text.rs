@@ -1,10 +1,10 @@
-//! The text that every collector of metrics reads, Prometheus' format 0.0.4.
+//! The text format that all collectors of metrics can read: Prometheus' format 0.0.4.
 //!
-//! The library writes its successor, OpenMetrics, of which many readers know only some. The two differ
-//! in what stands above the samples: there counters are described without the `_total` of their
-//! samples, and units have a line. Nothing here is gained by the newer one.
+//! The library writes its successor, OpenMetrics, which many readers support only in part. The two differ in
+//! the lines above the samples: OpenMetrics describes counters without the `_total` of their samples, and has
+//! a line for units. The newer format has no advantage here.
 
-/// Makes the older format of the newer.
+/// Converts the newer format to the older one.
 pub(super) fn classic(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut lines = openmetrics.lines().peekable();

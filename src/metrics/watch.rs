@@ -1,9 +1,9 @@
-//! What there is now: sandboxes, what each is doing, and its memory. Looked at when it is asked for.
+//! The current state: sandboxes, the phase of each, and its memory. It is collected when it is read.
 //!
 //! ```text
 //!   Starting --> Idle <--> Running       a session: counted as started on its way in, as ended with
 //!                 |  ^                   its reason
-//!   Pooled -------'  '--> Hibernating    nobody's yet: counted as neither
+//!   Pooled -------'  '--> Hibernating    no session yet: counted as neither
 //! ```
 
 use std::{fmt, sync::Arc};
@@ -25,11 +25,11 @@ use crate::{
     },
 };
 
-/// What sandboxes may be doing, in the order in which they are counted.
+/// The phases of sandboxes, in the order in which they are counted.
 const PHASES: [Phase; 5] =
     [Phase::Starting, Phase::Pooled, Phase::Idle, Phase::Running, Phase::Hibernating];
 
-/// The label of a session's phase; `None` is nobody's session.
+/// The label of a session's phase; `None` for a pooled sandbox, which has no session.
 fn state(phase: Phase) -> Option<&'static str> {
     match phase {
         Phase::Pooled => None,
@@ -53,17 +53,17 @@ struct Inner {
 struct Seen {
     phase: Mutex<Phase>,
     memory: Mutex<Use>,
-    /// The most that it can be, whatever its agent says.
+    /// The upper bound of its memory, whatever its agent reports.
     memory_limit: u64,
 }
 
-/// What is known of its memory.
+/// The known memory of a sandbox.
 #[derive(Debug, Default)]
 enum Use {
     #[default]
     Unknown,
     Told(Memory),
-    /// It is kept on disk.
+    /// The sandbox is saved on disk.
     None,
 }
 
@@ -77,7 +77,7 @@ impl Use {
     }
 }
 
-/// One sandbox; it is counted for as long as this is there.
+/// A sandbox, which is counted until this is dropped.
 pub(crate) struct SandboxGauge {
     watch: Watch,
     seen: Arc<Seen>,
@@ -179,7 +179,7 @@ impl Collector for Watch {
             ConstGauge::new(value).encode(encoder)
         };
         gauge("pooled_sandboxes", "Sandboxes waiting for a session.", None, count(Phase::Pooled))?;
-        // Without sandboxes it is zero. If there are some and none is known, there is no sample at all.
+        // Without sandboxes the value is zero. If there are some and none has reported its memory, there is no sample.
         if !memory.is_empty() || phases.is_empty() {
             let bytes = Some(&Unit::Bytes);
             let help =

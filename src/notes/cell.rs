@@ -1,5 +1,4 @@
-//! What there is to be said of a cell besides what is said of every program: what became of its workspace,
-//! and how it ended.
+//! Notes on a cell besides those on every program: the state of its workspace, and how the cell ended.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -14,23 +13,23 @@ use protocol::message::{CellState, Names, RuntimeName};
 
 use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 
-/// What was seen of a cell.
+/// The observations of a cell from which notes are made.
 #[derive(Debug)]
 pub(crate) struct SeenCell<'a> {
-    /// Such as `python`.
+    /// Its language, such as `python`.
     pub(crate) language: &'a str,
     pub(crate) state: CellState,
-    /// Its interpreter was made for it.
+    /// Whether its interpreter was started for it.
     pub(crate) fresh: bool,
-    /// There were variables, as far as the caller was told.
+    /// Whether there were variables before it, as far as the caller was told.
     pub(crate) had_variables: bool,
-    /// Since this cell the variables may be lost if the next one is stopped.
+    /// Whether the variables may be lost if the next cell is stopped, and the caller was not told so before.
     pub(crate) newly_at_risk: bool,
-    /// Threads that did not come back with the variables.
+    /// Number of threads that were not rolled back with the variables.
     pub(crate) lost_threads: usize,
-    /// The time that it had.
+    /// Its timeout.
     pub(crate) timeout: Duration,
-    /// The time that it could have had.
+    /// The longest timeout that it could have had.
     pub(crate) max_timeout: Duration,
     /// Memory of its sandbox, in bytes.
     pub(crate) memory: u64,
@@ -46,35 +45,35 @@ impl SeenCell<'_> {
     }
 }
 
-/// What became of a workspace. Its text is the [`Display`].
+/// A note on the state of a workspace. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkspaceNote {
-    /// A variable is not there in an interpreter that was made for the cell.
+    /// A variable is not defined in an interpreter that was started for the cell.
     MissingInNew(String),
-    /// The variables of earlier cells had gone when a cell began.
+    /// The variables of earlier cells were lost before a cell began.
     Forgotten,
-    /// A cell that was stopped has changed variables.
+    /// A cell was stopped, and may have changed variables.
     KeptPartly,
-    /// The variables are as before the cell. These files of it are still there.
+    /// The variables were rolled back. These files of the cell still exist.
     RolledBack(Names),
-    /// All is as before the cell, files, too.
+    /// Variables and files were rolled back.
     AllRolledBack,
-    /// Threads that did not come back.
+    /// Number of threads that were not rolled back.
     LostThreads(usize),
-    /// The variables are gone.
+    /// The variables are lost.
     Lost {
-        /// They could have been as before the cell, had there been memory for it.
+        /// Whether the language supports rollback, for which no copy was left; otherwise it keeps no copies.
         can_be_rolled_back: bool,
     },
-    /// The variables of earlier cells are gone, as somebody finds who looks at them.
+    /// The variables of earlier cells are lost, in the answer to a call that lists them.
     Gone,
-    /// A stop of the next cell may lose the variables, for which there is no copy.
+    /// The variables may be lost if the next cell is stopped, as they have no copy.
     AtRisk,
-    /// What an interpreter holds is not known during a run.
+    /// The variables of an interpreter are not known during a run.
     Running,
     /// The client has run no cell yet.
     NoneYet,
-    /// A session was made anew, as the one that was there before has ended.
+    /// A session is new, as the one before has ended.
     MadeAnew(LostReason),
 }
 
@@ -160,7 +159,7 @@ impl Display for WorkspaceNote {
     }
 }
 
-/// Why a session is gone, after its name.
+/// Why a session was lost, as the rest of a sentence about it.
 fn why_lost(why: LostReason) -> String {
     match why {
         LostReason::Closed => "was closed".into(),
@@ -168,19 +167,19 @@ fn why_lost(why: LostReason) -> String {
         LostReason::Evicted => "had to make room for another session".into(),
         LostReason::Died => "ended unexpectedly".into(),
         LostReason::NotKept => "could not be kept when the server ended".into(),
-        // Told in other words.
+        // Unused: the note of this reason has other words.
         LostReason::Older => "was kept as it was before".into(),
     }
 }
 
-/// Of a cell that never began.
+/// Message for a cell that never began.
 pub(crate) const NOT_STARTED: &str = "The interpreter could not be started, and nothing was run: try \
                                       again, or begin anew with reset_workspace.";
 
 /// Longest part of an error that is repeated, in characters.
 const MAX_ERROR_CHARS: usize = 150;
 
-/// What became of the variables, where that is not what a caller would think.
+/// Notes on the state of the variables, if it is not what a caller expects.
 pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
     let mut notes = Notes::default();
     let is_forgotten = cell.fresh && cell.had_variables;
@@ -192,7 +191,7 @@ pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
         CellState::Kept if stopped && cell.language != "bash" => {
             notes.push(WorkspaceNote::KeptPartly.into());
         }
-        // What was before the cell is not what its caller believes.
+        // The state before the cell is not the one that its caller expects.
         CellState::RolledBack if is_forgotten => {}
         CellState::Kept => {}
         CellState::RolledBack if seen.world == World::Interpreter => {
@@ -219,7 +218,7 @@ pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
     notes
 }
 
-/// What happened in a cell and what to do, in one sentence; nothing if it succeeded, or is none.
+/// One sentence about what happened in a cell and what to do; `None` if the cell succeeded, or the run is no cell.
 pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
     let cell = seen.cell.as_ref()?;
     let is_kept = cell.state == CellState::Kept;
@@ -278,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A Python cell that was like all others.
+    /// A Python cell without anything special.
     fn cell() -> SeenCell<'static> {
         SeenCell {
             language: "python",
@@ -293,7 +292,7 @@ mod tests {
         }
     }
 
-    /// What is said of a cell that ended so, in notes and as its error.
+    /// The notes on a cell that ended so, and its error.
     fn said(
         outcome: Outcome,
         stderr: &str,
@@ -579,7 +578,7 @@ mod tests {
         };
         assert!(super::super::of_run(seen(Some(cell()), facts())).is_empty());
         assert!(!super::super::of_run(seen(None, facts())).is_empty());
-        // What holds for both is told of both.
+        // Notes for both are made for cells, too.
         let missing = MissingFile { name: "a.csv".into(), there: names("b.csv") };
         let facts = Facts { missing_file: Some(missing), ..Facts::default() };
         let failed = Seen { outcome: Outcome::Error, ..seen(Some(cell()), facts) };

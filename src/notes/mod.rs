@@ -1,14 +1,13 @@
-//! What a model could not see otherwise, in sentences: the `notes` of a result. All of them are made here.
-//! Pure.
+//! The `notes` of a result: sentences about what a model could not see otherwise. All notes are made here. Pure.
 //!
 //! ```text
-//! arguments that were put right --.
-//! what the server saw of a run ---+--> Note --> Notes: five at most, each short --> the result's JSON
-//! what the sandbox says of it ----'
+//! arguments that were corrected -------.
+//! the server's observations of a run --+--> Note --> Notes: five at most, each short --> the result's JSON
+//! the sandbox's statements about it ---'
 //! ```
 //!
-//! What the sandbox says is not trusted. Only words that cannot be sentences come through: names, which are
-//! quoted and cut, and numbers. So a program cannot say more here than it can in its output.
+//! Statements of the sandbox are not trusted. Notes repeat only words of it that cannot be sentences: names, which are
+//! quoted and cut, and numbers. So a program cannot say more in notes than it can in its output.
 
 mod cell;
 mod restored;
@@ -37,85 +36,85 @@ const MAX_NOTES: usize = 5;
 /// Longest note, in characters.
 const MAX_CHARS: usize = 299;
 
-/// Largest number in a note: more is nothing that can be believed.
+/// Largest number in a note: larger ones are not credible.
 const MAX_COUNT: usize = 99_999;
 
 /// Longest name in a note, in characters of its quoted form.
 const MAX_NAME_CHARS: usize = 70;
 
-/// One thing that a model is told. Its text is the [`Display`].
+/// One note for a model. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// A number was out of bounds, and another was taken instead.
+    /// A number was out of bounds, and the bound was used instead.
     Clamped {
         /// Name of the argument.
         argument: String,
-        /// What was given: a number, or a text that is one.
+        /// The given value: a number, or a text that is one.
         given: Value,
-        /// It was above the bounds and not below them.
+        /// Whether it was above the bounds and not below them.
         is_more: bool,
-        /// What was used: the bound.
+        /// The bound, which was used.
         used: u64,
     },
-    /// The fences of Markdown were around the code.
+    /// Markdown fences around the code were removed.
     Unfenced,
     /// A run printed nothing. Its last line had a value of this type, if it had one.
     NothingPrinted(Option<String>),
-    /// What to do about an error that many programs have.
+    /// Advice on an error that many programs have.
     Advice(Advice),
     /// Files of kinds that are never empty.
     EmptyFiles(Names),
-    /// Charts that nobody will see.
+    /// Number of charts that were neither shown nor saved.
     UnsavedFigures(usize),
-    /// A chart that only a person will see.
+    /// A chart for a browser, which only a person sees.
     ForPeople(String),
-    /// A file was not there.
+    /// A file does not exist.
     MissingFile {
-        /// What the program called it.
+        /// The name that the program used.
         name: String,
-        /// What is there instead, the most similar first.
+        /// The files that exist, the most similar first.
         there: Names,
-        /// Where it would have been.
+        /// The place where it was expected.
         whereabouts: Whereabouts,
     },
-    /// A table has no such column, but these.
+    /// A table lacks the column that was asked for, and has these.
     Columns(Names),
     /// The row of a table, counted from 0, that seems to be its header.
     Header(u32),
-    /// A file is not one table, but this.
+    /// A file is not one table, but has tables at these places.
     Shape(Shape),
-    /// A workbook has no such sheet, but these.
+    /// A workbook lacks the sheet that was asked for, and has these.
     Sheets(Names),
     /// A module or package is not installed.
     NotInstalled(String, Instead),
-    /// A file in the data area may have been taken for a library's module.
+    /// A file in the data area may have been imported instead of a library's module.
     HiddenModule(String),
-    /// A variable is not there, perhaps because an earlier call had it.
+    /// A variable is not defined, perhaps because an earlier call defined it.
     MissingVariable(String),
-    /// A program wanted to start another that is not there.
+    /// A program tried to start another program, which does not exist.
     MissingProgram(String),
-    /// A program wanted to start a file of its own.
+    /// A program tried to start a file of its own.
     NotExecutable(String),
-    /// Where a program stood when its time was over.
+    /// The position of a program at its timeout.
     StoodAt(Position),
     /// Files that were written before a program failed.
     Unreturned(Names),
-    /// Files that nobody will get, because of where they are.
+    /// Files outside the data area, which are not returned.
     Elsewhere(Names),
     /// Charts that are too large to look at.
     TooLargeToShow(Names),
     /// Lines for a notebook that were left out.
     LeftOut(Names),
-    /// What became of a workspace.
+    /// The state of a workspace.
     Workspace(WorkspaceNote),
-    /// What was brought back from the archive.
+    /// The result of restoring a session from the archive.
     Restored(RestoredNote),
 }
 
-/// What is said of an error in the same words to every program.
+/// Advice on an error, in the same words for every program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// A file is of another kind than the program thought.
+    /// A file is of another kind than the program expected.
     OtherKind,
     /// A text is not in UTF-8, or no text.
     OtherEncoding,
@@ -127,43 +126,43 @@ pub enum Advice {
     JsonLines,
     /// A file is protected by a password.
     Encrypted,
-    /// A program wanted to reach a network.
+    /// A program tried to reach a network.
     NoNetwork,
-    /// A program wanted a picture of a chart for which a browser is needed.
+    /// A program asked for a picture of a chart, for which a browser is needed.
     NoBrowser,
     /// There is no room for a program's files.
     DiskFull,
-    /// A program wanted to write where nothing can be written.
+    /// A program tried to write where nothing can be written.
     ReadOnly,
-    /// A program wanted to write into a folder that is not there.
+    /// A program tried to write into a folder that does not exist.
     MissingFolder,
-    /// A program wanted to run a line as a shell would.
+    /// A program contains a line for a shell or a notebook.
     ShellLine,
-    /// A program's time was over.
+    /// A program reached its timeout.
     TooSlow,
-    /// A program wanted to be told something.
+    /// A program asked for input.
     NoInput,
-    /// The same of a cell, which can be given what it asks for.
+    /// A cell asked for input, which its call can provide.
     NoStdin,
-    /// A program wanted to open windows.
+    /// A program tried to open windows.
     NoScreen,
-    /// A program took all memory.
+    /// A program used all memory.
     OutOfMemory,
-    /// The same where files take no part of it.
+    /// A program used all memory, in a sandbox where files take no part of it.
     OutOfMemoryOfGuest,
-    /// A program's time was over, and its files went back.
+    /// A program reached its timeout, and its files were rolled back.
     TooSlowForFiles,
-    /// A program wanted to start another, or a thread, where there are none.
+    /// A program tried to start another program or a thread, in a sandbox that has neither.
     NoProcesses,
-    /// A program wanted to write numbers or dates as somewhere that is not known.
+    /// A program asked for a locale that does not exist.
     NoLocale,
-    /// The same where nothing but English is known.
+    /// A program asked for a locale, in a sandbox that has only C.
     NoLocaleInGuest,
-    /// Variables of earlier cells take memory that a cell has not got.
+    /// Variables of earlier cells take memory that a cell needs.
     VariablesTakeMemory,
-    /// A cell wanted what Node has, where there is none.
+    /// A cell used a feature of Node, in a sandbox without Node.
     NoNode,
-    /// A program wanted to read or write Parquet, where there is nothing for that.
+    /// A program tried to read or write Parquet, in a sandbox without a library for that.
     NoParquet,
     /// A program has used all its instructions.
     OutOfFuel,
@@ -264,30 +263,30 @@ impl Advice {
     }
 }
 
-/// Where a file would have been that is not there.
+/// The expected place of a file that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whereabouts {
     /// In a folder of the data area.
     Here,
-    /// In a folder of the data area that is not there either.
+    /// In a folder of the data area that does not exist either.
     MissingFolder,
     /// Outside the data area.
     Outside,
 }
 
-/// What there is to do about something that is not installed.
+/// The alternative to a package that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instead {
-    /// To use the libraries for Python that are there.
+    /// Using the installed libraries for Python.
     Libraries,
-    /// To use the modules that come with JavaScript, in a sandbox of this kind.
+    /// Using the modules that come with JavaScript, in a sandbox of this kind.
     Modules(World),
-    /// To install it, or what is allowed if that is not everything.
+    /// Installing it; if not every package is allowed, the text names those that are.
     Installing(Ecosystem, Option<String>),
 }
 
 impl Instead {
-    /// Where it would come from.
+    /// The ecosystem of the missing package.
     fn ecosystem(&self) -> Ecosystem {
         match self {
             Self::Libraries => Ecosystem::PyPi,
@@ -298,7 +297,7 @@ impl Instead {
 }
 
 impl Display for Instead {
-    /// What follows that it is not installed.
+    /// The rest of the sentence after "is not installed".
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Installing(_, Some(allowed)) => {
@@ -429,7 +428,7 @@ impl Display for Note {
     }
 }
 
-/// What is there instead of a file.
+/// Writes the note on a missing file.
 fn missing_file(
     f: &mut Formatter<'_>,
     name: &str,
@@ -452,7 +451,7 @@ fn missing_file(
     }
 }
 
-/// Where the tables of a file seem to be.
+/// Writes the note on the places of a file's tables.
 fn write_shape(f: &mut Formatter<'_>, Shape { line, separator, next }: Shape) -> fmt::Result {
     write!(f, "The file's table seems to begin at line {line}")?;
     if line > 1 {
@@ -467,7 +466,7 @@ fn write_shape(f: &mut Formatter<'_>, Shape { line, separator, next }: Shape) ->
     f.write_str(".")
 }
 
-/// Where a program stood, as a sentence.
+/// Writes the note on the position of a program at its timeout.
 fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
     let Position { file, line, function, text } = position;
     let file = file.strip_prefix("/tmp/").unwrap_or(file);
@@ -481,7 +480,7 @@ fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
     }
 }
 
-/// As many of some names as fit into so many characters, and how many there are besides.
+/// As many names as fit into a number of characters, and how many there are besides.
 struct List<'a>(&'a Names, usize);
 
 impl Display for List<'_> {
@@ -519,19 +518,19 @@ impl Display for Name<'_> {
 pub struct Notes(Vec<Note>);
 
 impl Notes {
-    /// Adds one, if it is not there and there is room.
+    /// Adds a note, unless it is there already or there is no room.
     pub(crate) fn push(&mut self, note: Note) {
         if self.0.len() < MAX_NOTES && !self.0.contains(&note) {
             self.0.push(note);
         }
     }
 
-    /// The sentences.
+    /// The notes as sentences.
     pub fn sentences(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
     }
 
-    /// The same, where packages from there can be installed.
+    /// The same notes, if packages of these ecosystems can be installed.
     pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem], allowed: &Allowed) -> Self {
         let changed = self.0.into_iter().map(|note| match note {
             Note::NotInstalled(name, instead) if ecosystems.contains(&instead.ecosystem()) => {
@@ -559,7 +558,7 @@ impl Notes {
         self.0.is_empty()
     }
 
-    /// Puts them into a result, if there are any.
+    /// Adds the notes to a result, if there are any.
     pub(crate) fn add_to(&self, result: &mut Value) {
         if !self.0.is_empty() {
             result["notes"] = self.sentences().collect();

@@ -1,4 +1,4 @@
-//! What there is to be said of a session that was brought back from the archive: what came, and by name what did not.
+//! Notes on a session that was restored from the archive: what was restored, and by name what was not.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -8,41 +8,41 @@ use protocol::message::Names;
 use super::{List, MAX_COUNT, Name, Notes};
 use crate::archive::Restored;
 
-/// Lost variables that are told with their reasons: more have no room in a note.
+/// Most lost variables with their reasons: a note has no room for more.
 const WITH_REASONS: usize = 2;
 
-/// Names of a list that are told at most.
+/// Most names of a list.
 const MAX_NAMES: usize = 12;
 
-/// What was brought back, or could not be. Its text is the [`Display`].
+/// A note on what was restored, or could not be. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoredNote {
-    /// This came back.
+    /// This was restored.
     Back {
         /// When it was saved, in seconds since the epoch.
         saved_at: i64,
-        /// Files.
+        /// Number of files.
         files: usize,
-        /// Variables and modules.
+        /// Names of variables and modules.
         names: Names,
-        /// Everything is exactly what it was.
+        /// Whether everything is exactly as it was.
         is_exact: bool,
     },
-    /// What it did after that was not saved.
+    /// Changes of the session after that were not saved.
     Outdated,
-    /// Variables did not: names, and why of the first of them.
+    /// Variables that were not restored: their names, and the reasons of the first of them.
     Lost(Names, Vec<String>),
-    /// Variables of these languages did not.
+    /// Languages whose variables were not restored.
     LostLanguages(Names),
-    /// Packages did not.
+    /// Packages that were not restored.
     LostPackages(Names),
-    /// So many files did not.
+    /// Number of files that were not restored.
     LostFiles(usize),
-    /// Variables were saved, and cannot be used.
+    /// The saved variables cannot be used.
     VariablesDamaged,
-    /// The archive could not be read on.
+    /// The archive could not be read to its end.
     CutOff,
-    /// What was archived cannot be used.
+    /// The archived session cannot be used.
     Damaged,
     /// The archive could not be reached.
     Unreachable,
@@ -116,7 +116,7 @@ impl Display for RestoredNote {
     }
 }
 
-/// What there is to say.
+/// The notes on a restored session.
 pub(crate) fn of_restored(restored: &Restored) -> Notes {
     let mut notes = Notes::default();
     let mut note = |it: RestoredNote| notes.push(it.into());
@@ -145,7 +145,7 @@ pub(crate) fn of_restored(restored: &Restored) -> Notes {
             if *is_outdated {
                 note(RestoredNote::Outdated);
             }
-            // Before what may be lost because of that.
+            // Before the variables, which may be lost because packages are.
             if !packages_lost.is_empty() {
                 note(RestoredNote::LostPackages(names(packages_lost.iter().cloned(), 0)));
             }

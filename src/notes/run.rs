@@ -1,4 +1,4 @@
-//! What there is to be said of a run. Each rule is one question, and a test has both its answers.
+//! Notes on a run. Each rule is one question, and a test has both its answers.
 
 use std::borrow::Cow;
 
@@ -10,27 +10,27 @@ use super::{
     cell::{SeenCell, WorkspaceNote, of_workspace},
 };
 
-/// What was seen of a run.
+/// The observations of a run from which notes are made.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) outcome: Outcome,
     pub(crate) exit_code: i32,
-    /// That ended it, if one did.
+    /// The signal that ended it, if one did.
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: &'a Output,
     pub(crate) stderr: &'a Output,
     /// New and changed files, whatever the outcome, and how many there are besides.
     pub(crate) changed: &'a [Artifact],
     pub(crate) changed_omitted: usize,
-    /// What became of its workspace, if it was a cell.
+    /// The state of its workspace, if it was a cell.
     pub(crate) cell: Option<SeenCell<'a>>,
-    /// What the sandbox says of it.
+    /// The sandbox's statements about it, which are not trusted.
     pub(crate) facts: Facts,
-    /// What it found around it.
+    /// The kind of its sandbox.
     pub(crate) world: World,
 }
 
-/// Names of files that a note may have.
+/// Most names of files in a note.
 pub(super) const MAX_FILES: usize = 10;
 
 /// The notes on a run, the most helpful first.
@@ -38,7 +38,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let stderr = &*seen.stderr.text;
     let last = &*raised_line(stderr);
     let cell = seen.cell.as_ref();
-    // What a model is told of programs that stand for themselves, as scripts do.
+    // Some notes are for programs that stand for themselves, as scripts do, and not for cells.
     let is_script = cell.is_none();
     let is_system = seen.world == World::System;
     let mut notes = cell.map(|cell| of_workspace(&seen, cell)).unwrap_or_default();
@@ -119,7 +119,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         notes.extend((figures > 0).then_some(Note::UnsavedFigures(figures)));
         notes.extend(of_files(seen.changed));
         let writes_nothing = seen.changed.is_empty() && elsewhere.is_empty();
-        // What was written, as a rule a number of bytes, or another program's end, has said more.
+        // An int is usually the number of bytes that were written, and a CompletedProcess another program that ended:
+        // files and error output say more about either.
         let dropped = dropped_value.filter(|kind| match &**kind {
             "int" => writes_nothing && seen.stderr.total == 0,
             "CompletedProcess" => seen.stderr.total == 0,
@@ -139,7 +140,7 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     notes
 }
 
-/// The module or package that was not there, if one was not.
+/// The note on a module or package that is not installed, if that is the error.
 fn not_installed(
     stderr: &str,
     last: &str,
@@ -153,7 +154,7 @@ fn not_installed(
     Some(Note::NotInstalled(missing_module(last)?, Instead::Libraries))
 }
 
-/// What is to be said of an error where there is an interpreter alone.
+/// Advice on an error in a sandbox with an interpreter alone.
 fn of_guest(stderr: &str, last: &str, cell: Option<&SeenCell<'_>>) -> impl Iterator<Item = Advice> {
     let is_javascript = cell.is_some_and(SeenCell::is_javascript);
     let advice = [
@@ -164,14 +165,14 @@ fn of_guest(stderr: &str, last: &str, cell: Option<&SeenCell<'_>>) -> impl Itera
     advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
 }
 
-/// What is to be said of the columns among which one was looked for in vain.
+/// Notes on the columns of a table that lacks the one that was asked for.
 fn of_columns(columns: Names) -> impl Iterator<Item = Note> {
     let has_mark = columns.names.iter().any(|name| name.starts_with('\u{FEFF}'));
     let mark = has_mark.then_some(Note::Advice(Advice::ByteOrderMark));
     mark.into_iter().chain((!columns.is_empty()).then_some(Note::Columns(columns)))
 }
 
-/// What is to be said of a run that has met the limit of its memory or instructions.
+/// Advice on a run that has reached the limit of its memory or instructions.
 fn of_limits(
     outcome: Outcome,
     cell: Option<&SeenCell<'_>>,
@@ -182,7 +183,7 @@ fn of_limits(
     let advice = [
         (memory && cell.is_none_or(SeenCell::is_python), less),
         (memory && cell.is_some_and(|cell| cell.had_variables), Advice::VariablesTakeMemory),
-        // A cell is told so in its error message.
+        // The error message of a cell says so.
         (outcome == Outcome::OutOfFuel && cell.is_none(), Advice::OutOfFuel),
     ];
     advice.into_iter().filter_map(|(holds, advice)| holds.then_some(advice))
@@ -202,7 +203,7 @@ pub(crate) fn raised_line(stderr: &str) -> Cow<'_, str> {
     let last = || unqualified(stderr.trim_end().rsplit('\n').next().unwrap_or_default().trim());
     let Some((before, after)) = stderr.rsplit_once(TRACEBACK) else { return last().into() };
     let name = before.rsplit('\n').next().unwrap_or_default().trim();
-    // The exception is behind the last cut, where the first line is a part of one.
+    // The exception comes after the last cut, where the first line is only a part of one.
     let after = after.rsplit_once(" bytes left out ...]\n").map_or(after, |(_, rest)| rest);
     let mut lines = after.lines().skip(1).skip_while(|line| {
         if name.is_empty() {
@@ -218,7 +219,7 @@ pub(crate) fn raised_line(stderr: &str) -> Cow<'_, str> {
     }
 }
 
-/// Without the module of the exception.
+/// Removes the module from the name of an exception.
 fn unqualified(line: &str) -> &str {
     let name = line.split(':').next().unwrap_or_default();
     let is_path = name.chars().all(|c| c.is_alphanumeric() || "._".contains(c));
@@ -231,21 +232,21 @@ fn unqualified(line: &str) -> &str {
 const NEVER_EMPTY: [&str; 10] =
     [".xlsx", ".pdf", ".png", ".jpg", ".csv", ".docx", ".pptx", ".parquet", ".json", ".html"];
 
-/// What is to be said of the files of a run that did well.
+/// Notes on the files of a run that succeeded.
 fn of_files(changed: &[Artifact]) -> impl Iterator<Item = Note> {
     let empty = empty_files(changed);
     let empty = (!empty.is_empty()).then_some(Note::EmptyFiles(empty));
     page_of_plotly(changed).map(Note::ForPeople).into_iter().chain(empty)
 }
 
-/// The files of a run that failed, of which so many more are not named.
+/// The note on the files of a run that failed, of which `omitted` more are not named.
 fn unreturned(changed: &[Artifact], omitted: usize) -> Note {
     let names = changed.iter().take(MAX_FILES).map(|file| file.path.as_str().to_owned());
     let more = changed.len().saturating_sub(MAX_FILES).saturating_add(omitted);
     Note::Unreturned(Names { names: names.collect(), more })
 }
 
-/// A chart of Plotly's that was shown, by the name that it is given then.
+/// A chart that Plotly has shown, recognized by the name that it gets then.
 fn page_of_plotly(changed: &[Artifact]) -> Option<String> {
     let mut names = changed.iter().map(|file| file.path.as_str());
     let is_shown = |name: &&str| {
@@ -284,7 +285,7 @@ fn missing(file: MissingFile) -> Note {
     Note::MissingFile { name, there, whereabouts }
 }
 
-/// What follows the letter of a drive of Windows.
+/// Whether a path, after its first letter, continues as one with a Windows drive.
 fn is_of_drive(path: &str) -> bool {
     path.starts_with(":\\") || path.starts_with(":/")
 }
@@ -294,7 +295,7 @@ fn has_folder(there: &Names, folder: &str) -> bool {
     there.names.iter().any(is_in)
 }
 
-/// Whether there is a file of this name, wherever.
+/// Whether there is a file of this name in any folder.
 fn has_file(there: &Names, name: &str) -> bool {
     there.names.iter().any(|file| file.rsplit('/').next() == Some(name))
 }
@@ -306,7 +307,7 @@ fn quoted_after(line: &str, words: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The module that was to be imported, if there is none.
+/// The module that was to be imported and is not installed.
 fn missing_module(last: &str) -> Option<String> {
     let name = if last.starts_with("ModuleNotFoundError: ") {
         quoted_after(last, "No module named ")
@@ -321,8 +322,8 @@ fn missing_module(last: &str) -> Option<String> {
         .filter(|name| is_identifier(name))
 }
 
-/// The line with which Node names the error that ended a program; where it stood comes after it, and what
-/// else the error has.
+/// The line in which Node names the error that ended a program. The position of the error and its other fields come
+/// after it.
 pub(crate) fn raised_by_node(stderr: &str) -> Option<&str> {
     let lines: Vec<_> = stderr.lines().collect();
     let names = |at: &usize| {
@@ -351,7 +352,7 @@ fn missing_variable(last: &str) -> Option<String> {
     name.filter(|name| is_identifier(name))
 }
 
-/// Whether the error is for want of windows.
+/// Whether the error is that there are no windows.
 fn wants_screen(last: &str) -> bool {
     ["tkinter", "_tkinter"]
         .iter()
@@ -363,7 +364,7 @@ fn wants_parquet(last: &str) -> bool {
     last.starts_with("ImportError: Unable to find a usable engine; tried using: 'pyarrow'")
 }
 
-/// Names that Node has and QuickJS has not.
+/// Names that Node has and QuickJS lacks.
 const OF_NODE: [&str; 10] = [
     "fetch",
     "URL",
@@ -377,7 +378,7 @@ const OF_NODE: [&str; 10] = [
     "Blob",
 ];
 
-/// Whether code wanted what Node has.
+/// Whether code used a feature that only Node has.
 fn wants_node(stderr: &str) -> bool {
     let Some(error) = raised_by_node(stderr) else { return false };
     let error = error.trim_start_matches("Uncaught ");
@@ -387,7 +388,7 @@ fn wants_node(stderr: &str) -> bool {
         || (error.starts_with("SyntaxError: ") && stderr.contains("import"))
 }
 
-/// Whether it wanted processes or threads where there are none.
+/// Whether a program tried to start a process or a thread in a sandbox that has none.
 fn wants_process(stderr: &str, last: &str) -> bool {
     let says = ["wasi does not support processes", "can't start new thread"];
     let lacks = [
@@ -414,7 +415,7 @@ fn wants_locale(last: &str) -> bool {
     last == "Error: unsupported locale setting"
 }
 
-/// What is to be said of another program that could not be started.
+/// The note on another program that could not be started.
 fn starting(stderr: &str, last: &str) -> Option<Note> {
     let innermost = stderr.lines().rfind(|line| line.trim_start().starts_with("File "))?;
     let starts = ["_execute_child", "_posix_spawn"];
@@ -422,7 +423,7 @@ fn starting(stderr: &str, last: &str) -> Option<Note> {
         return None;
     }
     if last.starts_with("FileNotFoundError: ") {
-        // With a folder it may be the user's own, or the folder in which it was to be started.
+        // A name with a folder may be the user's own file, or the folder in which the program was to be started.
         let name = quoted_after(last, "directory: ").filter(|name| !name.contains('/'));
         return name.map(Note::MissingProgram);
     }
@@ -432,7 +433,7 @@ fn starting(stderr: &str, last: &str) -> Option<Note> {
     None
 }
 
-/// Whether Plotly, whose last words are of several lines, has asked for a browser.
+/// Whether Plotly, whose error message has several lines, has asked for a browser.
 fn wants_picture_of_plotly(stderr: &str) -> bool {
     stderr.trim_end().ends_with("$ pip install --upgrade \"kaleido>=1\"")
         || stderr.contains("\nImage export requires the Kaleido package")
@@ -442,7 +443,7 @@ fn is_full(last: &str) -> bool {
     last.starts_with("OSError: [Errno ") && last.contains("] No space left on device")
 }
 
-/// Whether a library has not found in a file what its name had promised.
+/// Whether a library found a file to be of another kind than its name says.
 fn is_of_other_kind(last: &str) -> bool {
     [
         "ValueError: Excel file format cannot be determined",
@@ -466,10 +467,10 @@ fn is_of_other_kind(last: &str) -> bool {
         || (last.contains("No magic bytes found at end of file"))
 }
 
-/// How the module `json` begins to say that a text has a byte order mark.
+/// The start of the error of the module `json` for a text with a byte order mark.
 const JSON_MARK: &str = "JSONDecodeError: Unexpected UTF-8 BOM";
 
-/// Whether there was another JSON value on a line of its own.
+/// Whether the error is that another JSON value follows on a line of its own.
 fn has_json_lines(last: &str) -> bool {
     let extra = last.strip_prefix("JSONDecodeError: Extra data: line ");
     let at_start = |rest: &str| !rest.starts_with("1 ") && rest.contains(" column 1 (");
@@ -486,7 +487,7 @@ fn is_encrypted(last: &str) -> bool {
 fn is_of_other_encoding(stderr: &str, last: &str) -> bool {
     let is_of_codec =
         last.starts_with("UnicodeDecodeError: ") && last.contains(" codec can't decode ");
-    // A program that asked for ASCII says nothing of the file.
+    // The error of a program that asked for ASCII says nothing about the file.
     (is_of_codec && !last.contains("'ascii'"))
         || last.starts_with("UnicodeError: UTF-16 stream does not start with BOM")
         || (last.starts_with("ComputeError: ") && last.contains("invalid utf-8 sequence"))
@@ -496,10 +497,10 @@ fn is_of_other_encoding(stderr: &str, last: &str) -> bool {
                 .any(|words| stderr.contains(words)))
 }
 
-/// What pandas says of a folder that is not there; the name follows.
+/// The error of pandas for a folder that does not exist; the name follows.
 const NO_FOLDER: &str = "OSError: Cannot save file into a non-existent directory: ";
 
-/// Whether nothing can be written where a program wanted to.
+/// Whether a program tried to write where nothing can be written.
 fn is_read_only(last: &str) -> bool {
     let folder = quoted_after(last, NO_FOLDER);
     last.contains("] Read-only file system")
@@ -510,7 +511,7 @@ fn lacks_folder(last: &str) -> bool {
     last.starts_with(NO_FOLDER) && !is_read_only(last)
 }
 
-/// Commands of a shell, and what a notebook has, that are taken for variables.
+/// Commands of a shell, and names of a notebook, that Python takes for variables.
 const SHELL_NAMES: [&str; 8] = ["ls", "cd", "pwd", "cat", "pip", "bash", "get_ipython", "In"];
 
 /// Programs that shells start and models ask for.
@@ -519,7 +520,7 @@ const PROGRAMS: [&str; 23] = [
     "find", "git", "grep", "head", "ls", "mkdir", "node", "npm", "pip", "python", "sh", "sudo",
 ];
 
-/// A line that only a notebook or a shell would have taken.
+/// Whether the error is in a line that only a notebook or a shell accepts.
 fn has_shell_line(stderr: &str, last: &str) -> bool {
     let is_command = |line: &str| {
         let (program, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -536,7 +537,7 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
         || missing_variable(last).is_some_and(|name| SHELL_NAMES.contains(&&*name))
 }
 
-/// What resolvers, sockets and libraries say without a network.
+/// Errors of resolvers, sockets and libraries without a network.
 const WITHOUT_NETWORK: [&str; 13] = [
     "Temporary failure in name resolution",
     "Name or service not known",
@@ -572,7 +573,7 @@ mod tests {
         Output { text: text.into(), total: text.len() as u64, ..Output::default() }
     }
 
-    /// What is said of a run that ended so, printed this, wrote these files, and of which this is known.
+    /// The notes on a run that ended so, printed this, wrote these files, and of which these facts are known.
     fn said(
         outcome: Outcome,
         [stdout, stderr]: [&str; 2],
@@ -611,13 +612,13 @@ mod tests {
         of_run(seen).sentences().collect()
     }
 
-    /// What is said of such an end in each world.
+    /// The notes on such an end, in each world.
     fn told_apart(outcome: Outcome, stderr: &str) -> [Vec<String>; 2] {
         [World::System, World::Interpreter]
             .map(|world| said_in(world, outcome, ["", stderr], &[], Facts::default()))
     }
 
-    /// What is said of a program that ended with this error.
+    /// The notes on a program that ended with this error.
     fn failed(last: &str) -> Vec<String> {
         let stderr = format!("Traceback (most recent call last):\n  File ..\n{last}\n");
         said(Outcome::Error, ["", &stderr], &[], Facts::default())

@@ -1,7 +1,8 @@
-//! Whether the arguments of a call are what its tool's schema takes.
+//! Checks the arguments of a call against the schema of its tool.
 //!
-//! Most schemas take no longer to check than the arguments take to read. One that refers to itself, or has patterns,
-//! can take for ever with a few bytes, and nothing could stop that in this process: it is checked in another.
+//! With most schemas, a check takes no longer than reading the arguments. A schema that refers to itself, or
+//! has patterns, can take forever with a few bytes, and nothing could stop that within this process: it is
+//! checked in another.
 
 use std::{fmt, io, process::Stdio, time::Duration};
 
@@ -14,30 +15,30 @@ use tokio::{
     time::timeout,
 };
 
-/// Mistakes that are named.
+/// Most mistakes that are reported.
 pub(super) const MAX_FAULTS: usize = 5;
 
-/// Longest text of one, in characters: what an argument is, however long, is quoted in some of them.
+/// Longest text of a mistake, in characters: some of them quote the argument, however long it is.
 const MAX_FAULT: usize = 500;
 
-/// Longest that a check may take.
+/// Longest time of a check.
 const MOST: Duration = Duration::from_secs(5);
 
-/// Most memory of a process that checks, in bytes. A schema that branches makes a mistake for each of its branches.
+/// Most memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
 #[cfg(feature = "wasm")]
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Bytes of an answer: each character may be six.
+/// Most bytes of an answer: JSON may need six bytes for a character.
 const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 
-/// What is asked of the process.
+/// The question to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question<T> {
     schema: T,
     arguments: T,
 }
 
-/// A schema, made ready to check arguments.
+/// A compiled schema that checks arguments.
 pub(super) struct Validator {
     schemas: Schemas,
     root: SchemaIndex,
@@ -50,12 +51,12 @@ impl fmt::Debug for Validator {
 }
 
 impl Validator {
-    /// Reads a schema of any draft since 4, by default of 2020-12.
+    /// Compiles a schema of any draft since 4, by default of 2020-12.
     ///
     /// # Errors
-    /// If it is no schema: the first mistake, after the place where it is.
+    /// If it is not a valid schema: the first mistake, after the place where it is.
     pub(super) fn of(schema: &Value) -> Result<Self, String> {
-        // A name that no reference of a schema means by chance.
+        // A name that no reference in a schema has by chance.
         const NAME: &str = "schema:tool";
 
         let mut schemas = Schemas::new();
@@ -74,7 +75,7 @@ impl Validator {
     }
 }
 
-/// Refuses references to other files: a schema is whole, or it is a mistake.
+/// Refuses references to other files: a schema must be complete.
 struct NoOtherFile;
 
 impl UrlLoader for NoOtherFile {
@@ -83,26 +84,26 @@ impl UrlLoader for NoOtherFile {
     }
 }
 
-/// How a tool's arguments are checked.
+/// The way in which a tool's arguments are checked.
 #[derive(Debug)]
 pub(super) enum Check {
-    /// Here.
+    /// In this process.
     Here(Box<Validator>),
-    /// Where it can be stopped.
+    /// In another process, which can be stopped.
     Elsewhere,
 }
 
-/// Why it is not known whether arguments are right.
+/// The reason why a check has no result.
 #[derive(Debug)]
 pub(super) enum NotChecked {
-    /// It took too long, or too much memory.
+    /// The check took too long, or too much memory.
     TooLong,
-    /// There is no process, or it has failed.
+    /// The process could not be started, or it failed.
     Failed(io::Error),
 }
 
 impl Check {
-    /// That of a schema which is one.
+    /// Chooses the check for a valid schema.
     pub(super) fn of(schema: &Value) -> Self {
         match Validator::of(schema) {
             Ok(validator) if is_plain(schema) => Self::Here(Box::new(validator)),
@@ -111,8 +112,8 @@ impl Check {
     }
 }
 
-/// What is wrong with arguments, the first few, found in a process that is killed when this is dropped, or when it
-/// takes longer than this or than any check may.
+/// Returns the first few mistakes in arguments. They are found in a process that is killed when this is
+/// dropped, or when it takes longer than `most` or [`MOST`].
 pub(super) async fn elsewhere(
     schema: &Value,
     arguments: &Value,
@@ -125,7 +126,7 @@ pub(super) async fn elsewhere(
     }
 }
 
-/// `None` if the process was ended by a signal, as it is when its memory is used up.
+/// Asks the process. `None` if a signal ended it, which happens when it runs out of memory.
 async fn ask(schema: &Value, arguments: &Value) -> io::Result<Option<Vec<String>>> {
     let question = serde_json::to_vec(&Question { schema, arguments })?;
     let mut child = Command::new(std::env::current_exe()?)
@@ -149,15 +150,15 @@ async fn ask(schema: &Value, arguments: &Value) -> io::Result<Option<Vec<String>
     Ok(Some(serde_json::from_slice(&answer)?))
 }
 
-/// Is that process: the question on standard input, the answer on standard output.
+/// The main function of that process: the question is on standard input, the answer goes to standard output.
 ///
 /// # Errors
-/// If they cannot be read or written, or the question is none.
+/// If they cannot be read or written, or the question is invalid.
 #[cfg(feature = "wasm")]
 pub(crate) fn answer() -> io::Result<()> {
     use std::io::{Read, Write};
 
-    // Should the server be killed meanwhile.
+    // Ends the process if the server was killed meanwhile.
     std::thread::spawn(|| {
         std::thread::sleep(2 * MOST);
         std::process::exit(1);
@@ -170,7 +171,7 @@ pub(crate) fn answer() -> io::Result<()> {
     io::stdout().write_all(&serde_json::to_vec(&faults(&validator, &arguments))?)
 }
 
-/// What is wrong with arguments, the first few.
+/// Returns the first few mistakes in arguments.
 pub(super) fn faults(validator: &Validator, arguments: &Value) -> Vec<String> {
     let Err(error) = validator.schemas.validate(arguments, validator.root) else {
         return vec![];
@@ -180,7 +181,7 @@ pub(super) fn faults(validator: &Validator, arguments: &Value) -> Vec<String> {
     found
 }
 
-/// Adds the first mistakes themselves, without the keywords of the schema that they are below.
+/// Adds the first mistakes themselves, without the schema keywords above them.
 fn add_leaves(error: &ValidationError, found: &mut Vec<String>) {
     if error.causes.is_empty() {
         let text = text(error);
@@ -195,7 +196,7 @@ fn add_leaves(error: &ValidationError, found: &mut Vec<String>) {
     }
 }
 
-/// A mistake, after the place where it is, such as `size.width`.
+/// The text of a mistake, after the place where it is, such as `size.width`.
 fn text(error: &ValidationError) -> String {
     let at = error.instance_location.to_string();
     let at = at.trim_start_matches('/').replace('/', ".");
@@ -204,7 +205,7 @@ fn text(error: &ValidationError) -> String {
     text.chars().take(MAX_FAULT).collect()
 }
 
-/// Whether a check takes no longer than arguments and schema are long.
+/// Whether the time of a check grows only with the length of arguments and schema.
 fn is_plain(schema: &Value) -> bool {
     const NOT: [&str; 6] =
         ["$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties", "uniqueItems"];

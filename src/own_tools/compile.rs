@@ -1,6 +1,6 @@
-//! Compiled code of the tools' modules, in a folder of the user's own: each module once.
+//! Compiled code of the tools' modules, in a folder of the user's: each module is compiled once.
 //!
-//! A module is compiled in a process of its own, which takes the memory that this needs along when it ends.
+//! A separate process compiles each module, so that its memory is freed when it ends.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,19 @@ use tokio::process::Command;
 
 use crate::{backend::wasm::Folder, config::Config};
 
-/// Where compiled code is.
+/// The folder with compiled code.
 #[derive(Debug, Clone)]
 pub(super) struct Compiled {
     folder: PathBuf,
-    /// Keeps a folder that is for this server alone.
+    /// Keeps a temporary folder of this server alive.
     _own: Option<Arc<tempfile::TempDir>>,
 }
 
 impl Compiled {
-    /// In the user's folder of runtimes or, where there is none, in one that goes with the server.
+    /// Uses the user's folder of runtimes or, without one, a temporary folder.
     ///
     /// # Errors
-    /// If there is no folder that nobody else can write to: a sentence.
+    /// If no folder is safe from writes by other users: a sentence.
     pub(super) fn new(config: &Config) -> Result<Self, String> {
         if let Some(folder) = Folder::of(config.runtime_dir.as_deref()) {
             let failed = |error: io::Error| {
@@ -40,7 +40,7 @@ impl Compiled {
         Ok(Self { folder: own.path().to_owned(), _own: Some(Arc::new(own)) })
     }
 
-    /// The compiled code of these modules, or why one cannot be used. Those that are new are compiled.
+    /// The compiled code of these modules, or why one cannot be used. Compiles new modules.
     pub(super) async fn of(
         &self,
         modules: impl Iterator<Item = &Path>,
@@ -62,7 +62,7 @@ impl Compiled {
         if code.is_file() {
             return Ok(code);
         }
-        // A large one takes half a minute, in which a server that starts says nothing else.
+        // A large module takes half a minute, in which a starting server logs nothing else.
         tracing::info!(module = %module.display(), "compiling the module of a tool");
         let failed = |error: io::Error| format!("it cannot be compiled: {error}");
         let output = Command::new(std::env::current_exe().map_err(failed)?)
@@ -82,10 +82,10 @@ impl Compiled {
     }
 }
 
-/// Compiles a module into a file, which is there as a whole or not at all.
+/// Compiles a module into a file, which is written completely or not at all.
 ///
 /// # Errors
-/// One sentence, for whoever has written the tool's definition.
+/// A sentence for the author of the tool's definition.
 pub(crate) fn compile(module: &Path, code: &Path) -> Result<(), String> {
     let wasm = std::fs::read(module).map_err(|error| format!("it cannot be read: {error}"))?;
     let compiled = embedded::compile_tool(&wasm).map_err(|error| error.to_string())?;

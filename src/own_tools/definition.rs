@@ -1,4 +1,4 @@
-//! The definition of a tool, read from JSON and checked: all that is wrong with it at once.
+//! The definition of a tool, read from JSON and checked; all mistakes are reported at once.
 
 use std::{
     collections::BTreeSet,
@@ -12,13 +12,13 @@ use serde_json::{Map, Value, json};
 
 use super::{check::Validator, template::Template};
 
-/// Longest name of a tool: what models' interfaces take.
+/// Longest name of a tool, as models' interfaces accept.
 const MAX_NAME: usize = 64;
 
 /// Longest time of a call, in seconds.
 const MAX_DEADLINE: f64 = 86_400.0;
 
-/// Least and most memory of a call, in mebibytes. A module of 32 bits has no more.
+/// Least and most memory of a call, in mebibytes. A 32-bit module cannot have more.
 const MEMORY_MB: std::ops::RangeInclusive<u64> = 1..=4096;
 
 const FIELDS: [&str; 17] = [
@@ -44,30 +44,30 @@ const FIELDS: [&str; 17] = [
 /// A tool as its operator has defined it.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
-    /// Where it was read.
+    /// The place that it was read from.
     pub(super) place: Place,
     pub(super) name: String,
     pub(super) description: String,
     /// JSON Schema of an object.
     pub(super) schema: Value,
     pub(super) module: PathBuf,
-    /// Its folder, as its program names it: absolute, and without a slash at the end.
+    /// The tool's folder, as its program names it: absolute, and without a trailing slash.
     pub(super) folder: String,
-    /// Files by path, relative to the folder.
+    /// Files by path relative to the folder.
     pub(super) files: Vec<(String, Template)>,
     pub(super) argv: Vec<Template>,
     pub(super) env: Vec<(String, Template)>,
     pub(super) stdin: Template,
-    /// Instructions of a call, if they are bounded.
+    /// Limit of instructions of a call, if there is one.
     pub(super) fuel: Option<u64>,
     pub(super) deadline: Duration,
     /// Bytes.
     pub(super) memory: u64,
-    /// Folders of the host's, by the absolute path under which the program finds them.
+    /// Folders of the host, by the absolute path at which the program finds them.
     pub(super) shown: Vec<(String, PathBuf)>,
 }
 
-/// Where a definition stands: its file and, in a file of several, which one it is there.
+/// The place of a definition: its file and, in a file with several, its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) file: PathBuf,
@@ -76,7 +76,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// What is wrong with a field of it.
+    /// A mistake in a field of the definition.
     pub(super) fn mistake(&self, field: &str, why: impl Into<String>) -> Mistake {
         let dot = if self.number.is_empty() || field.is_empty() { "" } else { "." };
         let field = format!("{}{dot}{field}", self.number);
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// What holds where a definition does not say it.
+/// The values for fields that a definition leaves out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
     pub(super) fuel: Option<u64>,
@@ -93,11 +93,12 @@ pub(super) struct Defaults {
     pub(super) memory: u64,
 }
 
-/// Something that is wrong with a definition.
+/// A mistake in a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) file: PathBuf,
-    /// Where in it, if it is not the file itself: `argv[1]`, or `[2].argv[1]` in a file of several.
+    /// The field, unless the file itself is the mistake: `argv[1]`, or `[2].argv[1]` in a file with several
+    /// definitions.
     pub(super) field: String,
     pub(super) why: String,
 }
@@ -112,7 +113,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Reads the definitions of a file: one, or an array of them. Those that are not enabled are left out.
+/// Reads the definitions in a file: one, or an array of them. Definitions that are not enabled are skipped.
 pub(super) fn read(
     file: &Path,
     defaults: Defaults,
@@ -235,7 +236,7 @@ impl Reader {
         })
     }
 
-    /// Says that a field is missing, unless it is there and something else was said of it.
+    /// Reports that a field is missing, unless it exists; then another mistake was reported.
     fn missing(&mut self, fields: &Map<String, Value>, field: &str, what: &str) {
         if !fields.contains_key(field) {
             self.wrong(field, format!("it is missing: {what}"));
@@ -321,7 +322,7 @@ impl Reader {
         self.host_path("wasm_file", &given, Path::is_file, "file")
     }
 
-    /// A path of the host's: beside the definition, or in the folder in which the server was started.
+    /// Resolves a path on the host: next to the definition, or in the folder in which the server was started.
     fn host_path(
         &mut self,
         field: &str,
@@ -338,7 +339,7 @@ impl Reader {
         })
     }
 
-    /// An absolute path of the program's, without a slash at its end.
+    /// Checks an absolute path of the program, and removes a trailing slash.
     fn guest_path(&mut self, field: &str, path: &str) -> String {
         let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
         if !path.starts_with('/') || parts.contains(&"..") || path.contains('\0') {
@@ -443,7 +444,7 @@ impl Reader {
                 );
                 self.defaults.deadline
             }
-            // Without one of its own it has that of all calls: none goes on for ever.
+            // Without a deadline of its own the tool has the default one: no call runs forever.
             Some(_) if !is_enabled => self.defaults.deadline,
             Some(seconds) => Duration::from_secs_f64(seconds),
         }
@@ -483,7 +484,7 @@ impl Reader {
     }
 }
 
-/// A whole number, also where it is written as one with a point.
+/// A whole number, even if it is written with a decimal point.
 fn whole(value: &Value) -> Option<u64> {
     let exact = |number: f64| number.fract() == 0.0 && (0.0..9e15).contains(&number);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is one")]
@@ -491,7 +492,7 @@ fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(rounded)
 }
 
-/// Whether a path leads to a file in the folder it begins in.
+/// Whether a relative path leads to a file within its folder.
 fn is_beneath(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     !path.starts_with('/')
@@ -500,7 +501,7 @@ fn is_beneath(path: &str) -> bool {
         && !matches!(name, "" | ".")
 }
 
-/// What is wrong with several definitions together: names that are taken.
+/// The mistakes of several definitions together: names that are taken.
 pub(super) fn check_names(
     definitions: &[Definition],
     taken: impl Fn(&str) -> bool,

@@ -1,4 +1,4 @@
-//! Tools of the operator's own: programs for WASI that files define, for clients tools like any others.
+//! Tools of the operator's own: WASI programs that files define and that clients use like other tools.
 //!
 //! ```text
 //! SANDBOX_TOOLS_FILE --> definition: checked, all mistakes at once --> compile: once for each module
@@ -6,7 +6,7 @@
 //!       | changed, SIGHUP                                      process: many calls, each a fresh instance
 //! ```
 //!
-//! A change of the files is taken over as a whole or, where something in it is wrong, not at all.
+//! A change of the files takes effect as a whole or, if something in it is wrong, not at all.
 
 mod check;
 #[cfg(feature = "wasm")]
@@ -44,13 +44,13 @@ use crate::{
     error::Error,
 };
 
-/// Time between two looks whether a file has changed.
+/// Interval of checks whether a file has changed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time between two attempts to read what was wrong.
+/// Time between two attempts to read definitions that had mistakes.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Definitions in a folder.
+/// Extension of the files with definitions in a folder.
 const ENDING: &str = "json";
 
 /// The tools that a server offers besides its own. Clones share them.
@@ -63,7 +63,7 @@ struct Inner {
     config: Config,
     #[cfg(feature = "wasm")]
     compiled: compile::Compiled,
-    /// Names that no tool may have.
+    /// Names that are reserved for the server's own tools.
     taken: Vec<&'static str>,
     current: RwLock<Current>,
     /// Counts changes.
@@ -73,11 +73,11 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Current {
     tools: Arc<[Arc<OwnTool>]>,
-    /// What they were read from, as it was.
+    /// The files that they were read from, in their state at that time.
     seen: Seen,
 }
 
-/// Files, and when each was changed and how large it was.
+/// Files, with the modification time and the size of each.
 type Seen = BTreeMap<PathBuf, Option<(SystemTime, u64)>>;
 
 /// One tool.
@@ -89,10 +89,10 @@ pub(crate) struct OwnTool {
 }
 
 impl OwnTools {
-    /// Those of the settings, if they name any. None may have one of the `taken` names.
+    /// Loads the tools that the settings name, if they name any. No tool may have one of the `taken` names.
     ///
     /// # Errors
-    /// All that is wrong with them, a line for each mistake.
+    /// If there are mistakes: all of them, one per line.
     pub async fn load(config: &Config, taken: Vec<&'static str>) -> Result<Option<Self>, String> {
         let Some(path) = &config.tools_file else { return Ok(None) };
         let inner = Inner {
@@ -109,27 +109,27 @@ impl OwnTools {
         Ok(Some(own))
     }
 
-    /// Where they are defined.
+    /// The file or folder with the definitions.
     pub(crate) fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// All of them.
+    /// All tools.
     pub(crate) fn all(&self) -> Arc<[Arc<OwnTool>]> {
         self.0.current.read().tools.clone()
     }
 
-    /// What they are called.
+    /// The names of all tools.
     pub(crate) fn names(&self) -> Vec<String> {
         self.all().iter().map(|tool| tool.name().to_owned()).collect()
     }
 
-    /// Hears of each change.
+    /// Notifies of each change of the tools.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// Follows changes of the files, and SIGHUP, for as long as it is polled.
+    /// Follows changes of the files, and SIGHUP, while it is polled.
     pub(crate) async fn keep_up(self) {
         use tokio::signal::unix::{SignalKind, signal};
         let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
@@ -139,7 +139,7 @@ impl OwnTools {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(LOOK) => false,
             };
-            // What a definition lacks may come without a change of any file that is known.
+            // A mistake may be corrected without a change of any known file.
             let is_retry = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() >= RETRY);
             if !is_asked && !is_retry && self.look() == self.0.current.read().seen {
                 continue;
@@ -163,7 +163,7 @@ impl OwnTools {
 
     /// Reads all files again.
     async fn reload(&self) -> Result<(), Vec<Mistake>> {
-        // What changes from here on is seen as a change.
+        // Later changes are detected by comparison with this state.
         self.0.current.write().seen = self.look();
         let tools: Arc<[_]> = self.read().await?.into();
         let mut current = self.0.current.write();
@@ -175,7 +175,7 @@ impl OwnTools {
         Ok(())
     }
 
-    /// The files of definitions, or what is wrong with the path.
+    /// The files with definitions, or the mistake in the path.
     fn files(&self) -> Result<Vec<PathBuf>, Mistake> {
         let path = self.path();
         let failed = |error: std::io::Error| Mistake {
@@ -193,7 +193,7 @@ impl OwnTools {
         Ok(files)
     }
 
-    /// How the files are now, those of the modules included.
+    /// The current state of the files, including the modules.
     fn look(&self) -> Seen {
         let modules: Vec<_> =
             self.all().iter().map(|tool| tool.definition.module.clone()).collect();
@@ -229,7 +229,7 @@ impl OwnTools {
     }
 }
 
-/// Why no module can be used by a program that was built so.
+/// The error for every module if the program was built without the embedded engine.
 #[cfg(not(feature = "wasm"))]
 fn without_an_engine<'a>(
     modules: impl Iterator<Item = &'a Path>,
@@ -239,12 +239,12 @@ fn without_an_engine<'a>(
     std::future::ready(none)
 }
 
-/// Whether a file of a folder defines tools.
+/// Whether a file in a folder defines tools.
 fn is_definition(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == ENDING)
 }
 
-/// A file as it is now.
+/// The current state of a file.
 fn seen(path: &Path) -> (PathBuf, Option<(SystemTime, u64)>) {
     let stamp = std::fs::metadata(path).ok();
     let stamp = stamp.and_then(|stamp| Some((stamp.modified().ok()?, stamp.len())));
@@ -270,35 +270,35 @@ impl OwnTool {
         Self { definition, check, program: Program::new(settings) }
     }
 
-    /// What clients call it by.
+    /// The name by which clients call the tool.
     pub(crate) fn name(&self) -> &str {
         &self.definition.name
     }
 
-    /// What a model is told of it.
+    /// The description for models.
     pub(crate) fn description(&self) -> &str {
         &self.definition.description
     }
 
-    /// JSON Schema of an object: what calls are checked against.
+    /// The JSON Schema of an object, which calls are checked against.
     pub(crate) fn schema(&self) -> &Value {
         &self.definition.schema
     }
 
-    /// How long a call may take.
+    /// Time limit of a call.
     pub(crate) fn deadline(&self) -> Duration {
         self.definition.deadline
     }
 
-    /// Bytes of memory that a call may take.
+    /// Memory limit of a call, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.definition.memory
     }
 
-    /// Runs it once.
+    /// Runs the tool once.
     ///
     /// # Errors
-    /// If the arguments are not those of its schema, or its process cannot be started or has died.
+    /// If the arguments do not match the schema, or the tool's process cannot be started or has died.
     pub(crate) async fn call(
         &self,
         who: &Principal,
@@ -344,8 +344,8 @@ impl OwnTool {
         }
     }
 
-    /// Models write null for what they leave out. Where the schema says of what type an argument is, that is what
-    /// is meant.
+    /// Removes null arguments, which models write for what they leave out, unless the schema allows null or
+    /// gives no type.
     fn without_nulls(&self, mut arguments: Value) -> Value {
         let properties = &self.schema()["properties"];
         if let Some(arguments) = arguments.as_object_mut() {
@@ -369,12 +369,12 @@ impl OwnTool {
         if faults.is_empty() {
             return Ok(());
         }
-        // What an argument is, however long, is quoted in some of them.
+        // Some mistakes quote the argument, however long it is.
         let text: String = faults.join("; ").chars().take(500).collect();
         Err(Error::InvalidArgument(format!("{} does not take this: {text}.", self.name())))
     }
 
-    /// Arguments of which the schema says nothing, where it does not say what of those either.
+    /// Arguments that the schema does not name, unless it has a rule for such arguments.
     fn unknown<'a>(&'a self, arguments: &'a Value) -> impl Iterator<Item = &'a str> {
         let schema = self.schema();
         let is_open = ["additionalProperties", "patternProperties", "unevaluatedProperties"]

@@ -1,7 +1,7 @@
-//! The process of a tool: started with its first call, serving many at a time, gone when it is not used.
+//! The process of a tool: it starts with the tool's first call, serves many calls at a time, and ends when it is idle.
 //!
-//! It is linked to as a sandbox is. What it says is not trusted, and when it dies, the calls that it was at are lost
-//! and the next one meets a new one.
+//! It is linked to the server like a sandbox. Its messages are not trusted. If it dies, its current calls are
+//! lost, and the next call starts a new process.
 
 use std::{
     collections::HashMap,
@@ -31,31 +31,31 @@ use crate::{
 /// Calls of one tool at a time; others wait.
 pub(super) const MAX_CALLS: usize = 8;
 
-/// Of them, those of one client: others are not to wait for it.
+/// Calls of one client at a time, among these, so that other clients need not wait for it.
 const MAX_OWN_CALLS: usize = 4;
 
-/// Most bytes of what a call is given.
+/// Most bytes of a call's input.
 const MAX_INPUT: usize = protocol::frame::MAX_BODY;
 
-/// Most of a process's own words that go into the log, in bytes.
+/// Most bytes of a process's standard error in the log.
 const MAX_WORDS: u64 = 2000;
 
-/// What a process is started with.
+/// The parameters of a process.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    /// Compiled code.
+    /// The file with the compiled code.
     pub(super) code: PathBuf,
     pub(super) folder: String,
     pub(super) shown: Vec<(String, PathBuf)>,
-    /// Bytes of memory, of files and of scratch space of each call.
+    /// Limits of memory, files and scratch space of each call, in bytes.
     pub(super) memory: u64,
     pub(super) data: u64,
     pub(super) scratch: u64,
-    /// How long it stays without a call.
+    /// Time without a call after which the process ends.
     pub(super) idle: Duration,
 }
 
-/// What a call may use.
+/// The limits of a call.
 #[derive(Debug, Clone)]
 pub(super) struct Bounds {
     pub(super) who: Principal,
@@ -65,17 +65,17 @@ pub(super) struct Bounds {
     pub(super) cancel: CancellationToken,
 }
 
-/// A program, whether its process is there or not.
+/// A program, whether its process runs or not.
 #[derive(Debug)]
 pub(super) struct Program {
     settings: Settings,
     process: Mutex<Option<Process>>,
     slots: Arc<Semaphore>,
-    /// Of those slots, the ones that each client may still take. No client has an entry that has no call.
+    /// The part of the slots that each client may use. Clients without a call have no entry.
     own_slots: parking_lot::Mutex<HashMap<Principal, Weak<Semaphore>>>,
 }
 
-/// What a call takes of those that there may be, its client's and the tool's. An own one keeps its semaphore.
+/// The slots of a call, its client's and the tool's. The client's slot keeps its semaphore alive.
 #[derive(Debug)]
 pub(super) struct Slots {
     _own: OwnedSemaphorePermit,
@@ -86,25 +86,25 @@ pub(super) struct Slots {
 struct Process {
     link: Link,
     last_used: Instant,
-    /// Shared by all that use it. Dropped, it ends the process.
+    /// Shared by all users of the process. Dropping the last clone ends the process.
     life: Arc<Life>,
 }
 
 #[derive(Debug)]
 struct Life {
     _link: LinkOwner,
-    /// Killed with this.
+    /// Killed when this is dropped.
     _child: tokio::process::Child,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Called {
     pub(crate) reply: RunReply,
     pub(crate) files: LeftFiles,
 }
 
-/// Files that a call has left. They are forgotten with this.
+/// Files that a call has written. The process deletes them when this is dropped.
 #[derive(Debug)]
 pub(crate) struct LeftFiles {
     link: Link,
@@ -114,7 +114,7 @@ pub(crate) struct LeftFiles {
 }
 
 impl LeftFiles {
-    /// All of a file, which has at most so many bytes; `None` if it has more, or is not there.
+    /// The content of a file with at most `most` bytes; `None` if it is larger or does not exist.
     pub(crate) async fn read(&self, path: &DataPath, most: u64) -> Option<Bytes> {
         let mut all = Vec::new();
         loop {
@@ -146,7 +146,7 @@ impl Program {
         Arc::new(Self { settings, process, slots: Arc::new(Semaphore::new(MAX_CALLS)), own_slots })
     }
 
-    /// The slots of a client, for as long as one of its calls has them.
+    /// The slots of a client, which exist while one of its calls uses them.
     fn slots_of(&self, who: &Principal) -> Arc<Semaphore> {
         let mut all = self.own_slots.lock();
         all.retain(|_, slots| slots.strong_count() > 0);
@@ -158,10 +158,10 @@ impl Program {
         })
     }
 
-    /// Waits until a client may have one more call.
+    /// Waits until the client may start one more call.
     ///
     /// # Errors
-    /// If it does not want it any more.
+    /// If the call is cancelled meanwhile.
     pub(super) async fn slots(self: &Arc<Self>, bounds: &Bounds) -> Result<Slots> {
         let (own, all) = (self.slots_of(&bounds.who), self.slots.clone());
         let taking = async {
@@ -177,7 +177,7 @@ impl Program {
     /// Runs the program once, in the slots that were taken for it.
     ///
     /// # Errors
-    /// If what it is given is too long, its process cannot be started, or has died.
+    /// If the input is too long, or the process cannot be started or has died.
     pub(super) async fn call(
         self: &Arc<Self>,
         input: &CallInput,
@@ -198,7 +198,7 @@ impl Program {
         };
         let running = link.call_tool(&call, body.into()).await.map_err(lost)?;
         let number = running.call;
-        // A caller that has gone away leaves nothing running.
+        // If the caller disconnects, its call is killed.
         let killing = Killing { link: Some((link.clone(), life.clone())), call: number };
         let finishing = running.finish();
         let mut finishing = std::pin::pin!(finishing);
@@ -216,7 +216,7 @@ impl Program {
         Ok(Called { reply, files: LeftFiles { link, call: number, has_any, life } })
     }
 
-    /// The process, started if there is none.
+    /// The process, which is started if necessary.
     async fn process(self: &Arc<Self>) -> Result<(Link, Arc<Life>)> {
         let mut process = self.process.lock().await;
         if process.as_ref().is_none_or(|process| process.link.is_closed()) {
@@ -231,7 +231,7 @@ impl Program {
     }
 }
 
-/// Kills a call that is not waited for any more.
+/// Kills a call that nothing waits for any more.
 struct Killing {
     link: Option<(Link, Arc<Life>)>,
     call: u32,
@@ -255,7 +255,7 @@ impl Drop for Killing {
     }
 }
 
-/// Ends a process when it has not been used for so long. Another that has taken its place is not its business.
+/// Ends a process when it has been idle for this time. Returns if another process has replaced it.
 async fn end_when_idle(program: Weak<Program>, life: Weak<Life>, idle: Duration) {
     loop {
         tokio::time::sleep(idle).await;
@@ -322,7 +322,7 @@ fn command(settings: &Settings) -> io::Result<Command> {
     Ok(command)
 }
 
-/// What the caller is told whose call met a process that died.
+/// The error of a call whose process died.
 fn lost(error: LinkError) -> Error {
     if error.code() == Some(FailureCode::Full) {
         let why = "With these arguments the tool's files do not fit. Give shorter ones.";

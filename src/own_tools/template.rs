@@ -1,8 +1,8 @@
-//! Texts with places for the arguments of a call: `{{.name}}`. Pure.
+//! Texts with placeholders for the arguments of a call: `{{.name}}`. Pure.
 
 use serde_json::{Map, Value};
 
-/// A text with places for arguments.
+/// A text with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template(Vec<Piece>);
 
@@ -13,10 +13,10 @@ enum Piece {
 }
 
 impl Template {
-    /// Reads one. `{{"{{"}}` stands for two braces.
+    /// Parses a text. `{{"{{"}}` stands for two braces.
     ///
     /// # Errors
-    /// If something else than the name of an argument is between two braces: a sentence that says what.
+    /// If anything but the name of an argument is between two braces: a sentence that says what.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut pieces = vec![];
         let mut rest = text;
@@ -41,7 +41,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The arguments that it names.
+    /// The arguments that the text names.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Argument(name) => Some(&**name),
@@ -49,7 +49,7 @@ impl Template {
         })
     }
 
-    /// The text of a call: strings as they are, anything else as JSON, and nothing for what is not given.
+    /// The text of a call: strings as they are, other values as JSON, and nothing for missing arguments.
     pub(super) fn render(&self, arguments: &Map<String, Value>) -> String {
         let mut text = String::new();
         for piece in &self.0 {

@@ -1,33 +1,33 @@
-//! Archives that an index sent, whatever their form: what may be wrong with one, and what is read of it.
+//! Archives of packages, in any format: the faults that one may have, and reading its files in pieces.
 
 use std::{collections::HashSet, fs::File, io::Read, os::fd::AsRawFd};
 
 use bytes::Bytes;
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-/// Most files of an archive.
+/// The maximum number of files in an archive.
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
 /// Bytes of a file that are read at a time.
 pub(super) const PIECE: usize = 256 << 10;
 
-/// Pieces that wait to be taken.
+/// Pieces that are read ahead of the receiver.
 const QUEUED_PIECES: usize = 2;
 
-/// The folder of packages for JavaScript, below that of all packages.
+/// The folder of JavaScript packages, below the folder of all packages.
 pub(super) const NODE_MODULES: &str = "node_modules";
 
-/// What an archive is said to be.
+/// The project, the version and the file name of an archive, as the fetcher gives them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
-    /// The project.
+    /// The project's name.
     pub(super) name: String,
     pub(super) version: String,
-    /// Name of its file, which says of a wheel for what it was made.
+    /// The archive's file name. The file name of a wheel says for which systems it was made.
     pub(super) file: String,
 }
 
-/// What is wrong with an archive, to follow its name.
+/// A fault of an archive. The message is a predicate, to follow "The archive".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("is not a wheel of this project")]
@@ -54,37 +54,38 @@ pub(super) fn unreadable(error: impl std::fmt::Display) -> Fault {
     Fault::Unreadable(model::text::printable(&error.to_string()))
 }
 
-/// A piece of one of its files, where that goes.
+/// A piece of a file of an archive, with the file's path where it is installed.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// Below the folder of packages.
+    /// The path below the folder of packages.
     pub(crate) path: String,
     pub(crate) offset: u64,
     pub(crate) bytes: Bytes,
     pub(crate) last: bool,
 }
 
-/// The same file with a place of its own to read from: others may be reading it, too, and it has no name.
+/// Opens the same file again, with its own read position: others may be reading the file, and it has no name.
 pub(super) fn reopened(file: &File) -> Result<File, Fault> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unreadable)
 }
 
-/// Pieces that a function reads on a thread of its own, until the receiver is dropped. The fault that it returns, if any,
-/// comes last.
+/// Runs `read` on a thread of its own and returns the pieces that it sends. Reading ends when the receiver is dropped.
+/// If `read` returns a fault, that is sent last.
 pub(super) fn handed_over(
     read: impl FnOnce(&mut dyn FnMut(Piece) -> bool) -> Result<(), Fault> + Send + 'static,
 ) -> mpsc::Receiver<Result<Piece, Fault>> {
     let (pieces, taken) = mpsc::channel(QUEUED_PIECES);
     spawn_blocking(move || {
         if let Err(fault) = read(&mut |piece| pieces.blocking_send(Ok(piece)).is_ok()) {
-            // The receiver may be gone.
+            // Fails if the receiver was dropped: the fault is not needed then.
             let _ = pieces.blocking_send(Err(fault));
         }
     });
     taken
 }
 
-/// As many bytes of a file as there are, at most [`PIECE`]; fewer only at the end. `left` is what all may have.
+/// Reads the next bytes of a file: [`PIECE`] bytes, or fewer at its end. `left` is the number of bytes that all files
+/// may still have.
 pub(super) fn next_piece(file: &mut impl Read, left: &mut u64) -> Result<Bytes, Fault> {
     let mut bytes = Vec::with_capacity(PIECE);
     file.take(PIECE as u64).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -92,7 +93,7 @@ pub(super) fn next_piece(file: &mut impl Read, left: &mut u64) -> Result<Bytes, 
     Ok(bytes.into())
 }
 
-/// Whether files can all be there: neither two of one name, nor one where another has a folder.
+/// Whether files with these paths can exist together: no two paths are equal, and none is the folder of another.
 pub(super) fn are_apart<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> bool {
     let files: HashSet<_> = paths.clone().collect();
     let folders = |path| std::iter::successors(parent(path), |folder| parent(folder));

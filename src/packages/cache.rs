@@ -1,5 +1,5 @@
-//! Archives that were fetched and found to be right, by what they hold, and what became of a request a while ago. In
-//! files without a name, so that nothing of them is left when the server is gone, however it ends.
+//! The cache of checked archives, by the hash of their contents, and of answers to recent requests. The archives are in
+//! files without a name, so that none remains when the server ends, however it ends.
 
 use std::{
     collections::HashMap,
@@ -14,22 +14,22 @@ use sha2::{Digest, Sha256};
 
 use super::{archive::Named, wheel::InstalledFile};
 
-/// How long an answer stands: so long a new version may not be seen.
+/// The time for which an answer is reused. A new version may go unnoticed for this long.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// Most answers that are remembered.
+/// The maximum number of answers in the cache.
 const MAX_ANSWERS: usize = 1000;
 
-/// An archive.
+/// An archive that was fetched and checked.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) ecosystem: Ecosystem,
     pub(super) sha256: [u8; 32],
     pub(super) file: File,
     pub(super) bytes: u64,
-    /// Bytes that its files take where they are installed, in whole pages.
+    /// Bytes that its files take when installed, in whole pages.
     pub(super) room: u64,
-    /// The files that it installs, of a wheel.
+    /// The files that it installs, if it is a wheel; otherwise empty.
     pub(super) installs: Vec<InstalledFile>,
 }
 
@@ -41,28 +41,28 @@ pub(super) struct FetchedPackage {
     pub(super) archive: Fetched,
 }
 
-/// What a fetcher has got.
+/// The result of a fetch.
 #[derive(Debug)]
 pub(super) struct Got {
-    /// The version of the package itself.
+    /// The version of the requested package.
     pub(super) version: String,
     pub(super) packages: Vec<FetchedPackage>,
-    /// What npm has to know of it later.
+    /// npm's lock file, for the next request.
     pub(super) lock: Option<Arc<str>>,
-    /// Names of packages whose installing would have run something.
+    /// Names of packages with install scripts, which were not run.
     pub(super) scripts: Vec<String>,
 }
 
-/// What a request has come to.
+/// The answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Obtained {
-    /// The version of the package itself.
+    /// The version of the requested package.
     pub(crate) version: String,
-    /// What has to be installed for it.
+    /// The packages to install.
     pub(crate) packages: Vec<CachedPackage>,
-    /// What npm has to know of it later.
+    /// npm's lock file, for the next request.
     pub(crate) lock: Option<Arc<str>>,
-    /// Names of packages whose installing would have run something.
+    /// Names of packages with install scripts, which were not run.
     pub(crate) scripts: Vec<String>,
 }
 
@@ -70,18 +70,19 @@ pub(crate) struct Obtained {
 #[derive(Debug, Clone)]
 pub(crate) struct CachedPackage {
     pub(super) archive: Arc<Fetched>,
-    /// As its index calls it: others may have the same archive under another name.
+    /// The names from the index: another package may have the same archive under another name.
     pub(super) named: Named,
-    /// The folder that is its own, below that of packages, of one for JavaScript: there may be several versions.
+    /// The package's own folder below the folder of packages, if it is for JavaScript: several versions of a package
+    /// may be installed.
     pub(super) place: String,
 }
 
-/// A request, by all that its answer depends on.
+/// The hash of everything that the answer to a request depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Question([u8; 32]);
 
 impl Question {
-    /// Of these parts.
+    /// Hashes these parts.
     pub(super) fn of(parts: &[&str]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -92,7 +93,7 @@ impl Question {
     }
 }
 
-/// Shared by all sessions.
+/// The cache. All sessions share it.
 #[derive(Debug)]
 pub(super) struct Cache {
     max_bytes: u64,
@@ -106,12 +107,12 @@ struct Held {
 }
 
 impl Cache {
-    /// An empty one, of so many bytes at most.
+    /// Creates an empty cache for at most `max_bytes` bytes of archives.
     pub(super) fn new(max_bytes: u64) -> Self {
         Self { max_bytes, held: Mutex::default() }
     }
 
-    /// What was answered to this not long ago, as far as it is still here.
+    /// The answer to a request, if it is at most [`MAX_AGE`] old and all its archives are still in the cache.
     pub(super) fn answer(&self, question: Question) -> Option<Obtained> {
         let mut held = self.held.lock();
         let (at, obtained) = held.answers.get(&question)?.clone();
@@ -130,7 +131,8 @@ impl Cache {
         Some(obtained)
     }
 
-    /// Keeps an answer, and of its archives what is not here. What was used longest ago makes room.
+    /// Adds an answer, and those of its archives that are not in the cache yet. The least recently used archives are
+    /// removed to make room.
     pub(super) fn keep(&self, question: Question, got: Got) -> Obtained {
         let now = Instant::now();
         let mut held = self.held.lock();
@@ -154,7 +156,7 @@ impl Cache {
 }
 
 impl Fetched {
-    /// What it is kept by: what it holds.
+    /// The archive's key in the cache.
     fn key(&self) -> (Ecosystem, [u8; 32]) {
         (self.ecosystem, self.sha256)
     }

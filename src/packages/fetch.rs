@@ -1,6 +1,6 @@
-//! A fetcher: a sandbox with a network and nothing else, in which pip or npm works out what is needed and downloads
-//! it. What it says and what it gets is not trusted: archives come from it over the link, are hashed and looked
-//! through here, and it is gone before any of them goes anywhere.
+//! A fetcher: a sandbox with a network and nothing else, in which pip or npm finds out which packages are needed and
+//! downloads them. Neither its answer nor its downloads are trusted: the server reads the archives over the link,
+//! hashes and checks them, and the fetcher ends before any archive goes into a session.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -40,31 +40,31 @@ use crate::{
     progress::Progress,
 };
 
-/// What a fetcher runs, and the folder in which that leaves what it has downloaded.
+/// The programs that a fetcher runs, each with its folder of downloads.
 const PIP: (&str, &str) = (include_str!("../../sandbox-image/runtimes/python/fetch.py"), "wheels");
 const NPM: (&str, &str) =
     (include_str!("../../sandbox-image/runtimes/javascript/fetch.cjs"), "tarballs");
 
-/// Most that is kept of what it says.
+/// The maximum output of a fetcher that is kept, in bytes.
 const MAX_ANSWER: usize = 256 << 10;
 
-/// What a file takes a whole number of, in memory.
+/// The size of a page, in bytes: a file takes whole pages of memory.
 const PAGE: u64 = 4096;
 
-/// Most packages that come with one.
+/// The maximum number of packages in an answer.
 const MAX_PACKAGES: usize = 300;
 
-/// Most bytes of what npm has to know of the packages of a session, all of which is one message with the rest of a
-/// request: some six hundred packages.
+/// The maximum size of npm's lock file for a session, in bytes: some six hundred packages. It is one message with the
+/// rest of a request.
 const MAX_LOCK: usize = 256 << 10;
 
-/// The same, as it travels.
+/// The maximum size of the lock file as a JSON string, in bytes.
 const MAX_WRITTEN: usize = 320 << 10;
 
-/// Longest place of a package for JavaScript, in bytes.
+/// The maximum length of the folder of a JavaScript package, in bytes.
 const MAX_PLACE: usize = 1000;
 
-/// What does the same, or most of it, where compiled packages cannot be installed.
+/// Compiled packages, and what does the same or most of it if they cannot be installed.
 const INSTEAD: [(&str, &str); 12] = [
     ("duckdb", "sqlite3"),
     ("jellyfish", "difflib"),
@@ -80,36 +80,36 @@ const INSTEAD: [(&str, &str); 12] = [
     ("xgboost", "scikit-learn"),
 ];
 
-/// Versions that are told of what there is only in another form.
+/// The number of versions that a message lists for a package that exists only in another form.
 const MAX_VERSIONS: usize = 5;
 
-/// Time between two looks at how it is going.
+/// Interval at which the progress of a fetcher is read.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Longest that a fetcher takes to end by itself.
+/// Time that a fetcher has to end by itself before it is removed.
 const END: Duration = Duration::from_secs(2);
 
-/// Bounds of one fetch.
+/// Limits of one fetch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// From the request for a sandbox to the last byte.
+    /// Time from the request for a sandbox to the last byte.
     pub(super) time: Duration,
-    /// Bytes of all wheels, and of all that is in them.
+    /// Bytes of all archives, and also of their unpacked contents.
     pub(super) bytes: u64,
 }
 
-/// What is there, as far as a fetcher cannot see it by itself.
+/// The packages that are present but that a fetcher does not see by itself.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Beside<'a> {
     Python {
         present: &'a BTreeMap<String, String>,
-        /// The version of Python for which pure wheels are wanted, if those alone are, and not what this interpreter
-        /// takes.
+        /// The version of Python for which pure wheels are fetched; `None` to fetch any wheels that the fetcher's own
+        /// interpreter takes.
         pure_for: Option<&'a str>,
     },
     JavaScript {
-        /// What was said with the last answer.
+        /// The lock file from the last answer.
         lock: Option<&'a str>,
     },
 }
@@ -132,41 +132,42 @@ enum Answer {
     Found(Answered),
 }
 
-/// Why it has found nothing. A requirement is what is missing, which may be something that was not asked for itself.
+/// Why a fetcher found nothing. A requirement names the missing package, which may be a dependency of the requested
+/// one.
 #[derive(Deserialize)]
 #[serde(tag = "failed", rename_all = "snake_case")]
 enum Failed {
-    /// No wheel that fits; `sources` are versions that there are in another form.
+    /// There is no wheel that fits; `sources` are the versions that exist in another form.
     Missing { requirement: String, sources: Vec<String> },
-    /// No wheel in Python alone.
+    /// There are only compiled wheels.
     Compiled { requirement: String },
-    /// It is made for other systems.
+    /// The package is made for other systems.
     Platform { requirement: String },
-    /// None in such a version.
+    /// There is no such version; `versions` are those that exist.
     Version { requirement: String, versions: Vec<String> },
-    /// It does not go with what is there.
+    /// The package conflicts with packages that are present.
     Conflict { reason: String },
-    /// It is not what it should be.
+    /// The hash or the source of a package is not accepted.
     Refused { reason: String },
-    /// It is larger than it may be.
+    /// The packages are larger than allowed.
     TooLarge,
-    /// Anything else.
+    /// Any other failure.
     Index { reason: String },
 }
 
-/// What it has found.
+/// The packages that a fetcher found.
 #[derive(Deserialize)]
 struct Answered {
     found: Vec<Found>,
-    /// Of what was asked for, as it is there.
+    /// The version of the requested package. For Python, `None` if the package is in `found`.
     version: Option<String>,
-    /// Python's own modules.
+    /// Names of the modules of Python's standard library.
     #[serde(default)]
     stdlib: HashSet<String>,
-    /// A file with what npm has to know next time, if that has changed.
+    /// The name of npm's lock file, if it has changed.
     #[serde(default)]
     lock: Option<String>,
-    /// Names of packages whose installing would have run something.
+    /// Names of packages with install scripts, which were not run.
     #[serde(default)]
     scripts: Vec<String>,
 }
@@ -177,14 +178,14 @@ struct Found {
     version: String,
     #[serde(flatten)]
     hash: Hash,
-    /// In the folder of downloads.
+    /// The archive's name in the folder of downloads.
     file: Option<String>,
-    /// Where it goes, of a package for JavaScript.
+    /// The folder of a JavaScript package; empty for Python.
     #[serde(default)]
     place: String,
 }
 
-/// What the index says that it is, in hexadecimal digits.
+/// The hash of an archive from the index, in hexadecimal digits.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Hash {
@@ -192,7 +193,7 @@ enum Hash {
     Sha512(String),
 }
 
-/// Gets what a package needs, beside what is there.
+/// Fetches a package and the packages that it needs, except those that are present.
 pub(super) async fn fetch(
     backend: &dyn Backend,
     spec: Spec,
@@ -298,12 +299,12 @@ async fn within(
     Ok(Got { version, packages, lock, scripts })
 }
 
-/// What npm has to know next time. It is nobody else's business what that is.
+/// Reads npm's lock file, for the next request. The server does not interpret it.
 async fn read_lock(link: &Link, file: &str, wanted: &Requirement) -> Result<Arc<str>, Fault> {
     let path = DataPath::relative(file).map_err(|error| broken(&error))?;
     let (done, text) = link.get(&path, 0, MAX_LOCK).await.map_err(|error| broken(&error))?;
     let text = std::str::from_utf8(&text).map_err(|error| broken(&error))?;
-    // It travels as a text of JSON, in which some characters take several.
+    // The lock file is sent as a JSON string, in which some characters take several bytes.
     let is_larger = serde_json::to_string(text).is_ok_and(|written| written.len() > MAX_WRITTEN);
     if done.stamp.size > text.len() as u64 || is_larger {
         return Err(too_many(wanted));
@@ -316,7 +317,7 @@ fn broken(error: &dyn std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Index, format!("What fetches packages failed: {why}. Try again once."))
 }
 
-/// Reads what it says last.
+/// Reads the last line of a fetcher's output.
 fn answer(reply: &RunReply, requirement: &Requirement, most: u64) -> Result<Answered, Fault> {
     let text = [&reply.stdout.head[..], &reply.stdout.tail[..]].concat();
     let last = text.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -369,7 +370,7 @@ fn answer(reply: &RunReply, requirement: &Requirement, most: u64) -> Result<Answ
     }
 }
 
-/// Where a package for JavaScript can be: in the folder of all, or in one of another's own.
+/// Whether a JavaScript package can be there: in the common folder of packages, or in another package's own.
 fn is_place(place: &str) -> bool {
     let (begins, within) = (format!("{NODE_MODULES}/"), format!("/{NODE_MODULES}/"));
     place.len() <= MAX_PLACE
@@ -446,7 +447,7 @@ fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
     Fault::new(kind, why)
 }
 
-/// Without the condition under which pip looks for it, such as an extra.
+/// A requirement without the condition under which pip needs it, such as an extra.
 fn plain(requirement: &str) -> &str {
     requirement.split(';').next().unwrap_or_default().trim_end()
 }
@@ -464,7 +465,7 @@ fn too_large(wanted: &Requirement, most: u64) -> Fault {
     Fault::new(FaultKind::TooLarge, why)
 }
 
-/// An archive as it was downloaded.
+/// An archive that was downloaded and is not checked yet.
 struct Download {
     named: Named,
     sha256: [u8; 32],
@@ -473,7 +474,7 @@ struct Download {
     place: String,
 }
 
-/// Reads an archive from the fetcher, as far as it may have so many bytes, and compares it with what the index says.
+/// Reads an archive of at most `left` bytes from the fetcher, and compares its hash with the index's.
 async fn download(
     link: &Link,
     folder: &str,
@@ -516,7 +517,7 @@ async fn download(
     Ok(Download { named, sha256, file: into.into_std().await, bytes, place })
 }
 
-/// Looks through an archive to its end; all of them may unpack to so many bytes.
+/// Reads an archive to its end and checks it. All archives may unpack to `left` more bytes.
 async fn check(
     download: Download,
     ecosystem: Ecosystem,

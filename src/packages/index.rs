@@ -1,5 +1,5 @@
-//! How packages are reached, as pip or npm on the server's machine is told: index, proxy, certificates. A fetcher gets
-//! it on its standard input, where nobody else sees it.
+//! How packages are reached: the index, the proxy and the certificates that pip or npm uses on the server's machine. A
+//! fetcher gets them on its standard input, which others cannot read.
 
 use std::{
     borrow::Cow,
@@ -11,11 +11,11 @@ use std::{
 use model::package::Ecosystem;
 use serde::Serialize;
 
-/// Variables that say by which proxy anything is reached, in capitals.
+/// Variables that configure proxies, in capitals.
 const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
 
-/// Variables that say how packages for Python are reached, in capitals. Others of pip's say what is to be done with
-/// them, or name files of this machine.
+/// pip's variables that say how packages are reached, in capitals. Its other variables say what to do with packages, or
+/// name files of this machine.
 const PIP: [&str; 7] = [
     "PIP_INDEX_URL",
     "PIP_EXTRA_INDEX_URL",
@@ -26,10 +26,10 @@ const PIP: [&str; 7] = [
     "PIP_RETRIES",
 ];
 
-/// How those of npm's begin.
+/// The prefix of npm's variables.
 const NPM: &str = "NPM_CONFIG_";
 
-/// What follows, of those that say how packages for JavaScript are reached, and which are old enough.
+/// npm's variables, without the prefix, that say how packages are reached and which versions are old enough.
 const NPM_OPTIONS: [&str; 11] = [
     "REGISTRY",
     "PROXY",
@@ -49,20 +49,20 @@ const PIP_CERTIFICATES: [&str; 3] = ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT
 const NPM_CERTIFICATES: [&str; 4] =
     ["npm_config_cafile", "NPM_CONFIG_CAFILE", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"];
 
-/// Largest file that is passed on, in bytes: all of it is one message.
+/// The size of the largest file that is passed on, in bytes: the whole request is one message.
 const MAX_FILE: u64 = 512 << 10;
 
-/// What a fetcher is told.
+/// The part of a fetcher's request that says how packages are reached.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Index {
     environment: BTreeMap<String, String>,
-    /// Texts of configuration files, in the order in which they count.
+    /// Texts of configuration files, the most general first.
     configuration: Vec<String>,
     certificates: String,
 }
 
 impl Index {
-    /// As it is now.
+    /// Reads the present configuration of this machine.
     pub(super) fn here(ecosystem: Ecosystem) -> Self {
         let environment: BTreeMap<_, _> =
             env::vars().filter(|(name, _)| is_taken(ecosystem, name)).collect();
@@ -99,7 +99,7 @@ fn is_taken(ecosystem: Ecosystem, name: &str) -> bool {
     is_own || PROXIES.contains(&&*capitals)
 }
 
-/// Where the configuration may be, the most general first.
+/// The paths of possible configuration files, the most general first.
 fn files(ecosystem: Ecosystem) -> Vec<PathBuf> {
     let home = env::var_os("HOME").map(PathBuf::from);
     let named = |names: &[&str]| names.iter().find_map(env::var_os).map(PathBuf::from);
@@ -131,7 +131,7 @@ fn files(ecosystem: Ecosystem) -> Vec<PathBuf> {
     }
 }
 
-/// A text of npm's with the values of the variables that it names, such as `${NPM_TOKEN}`.
+/// Replaces the variables in a configuration of npm's, such as `${NPM_TOKEN}`, by their values.
 fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let mut parts = text.split("${");
     let mut all = parts.next().unwrap_or_default().to_owned();
@@ -153,7 +153,7 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     all
 }
 
-/// The text of a file, unless it is missing or none.
+/// The text of a file; `None` if the file is missing, too large or not a text.
 fn read(path: &Path) -> Option<String> {
     let about = fs::metadata(path).ok()?;
     if about.len() > MAX_FILE {

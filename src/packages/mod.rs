@@ -1,5 +1,5 @@
-//! Packages for sandboxes that have no network: found and downloaded by a fetcher, checked here, and handed to a
-//! session over its link.
+//! Packages for sandboxes without a network: a fetcher finds and downloads them, the server checks them, and they go
+//! into a session over its link.
 //!
 //! ```text
 //!   install_package --> allowed? --> known? --no--> fetcher (a sandbox with a network: pip or npm, no scripts)
@@ -13,11 +13,12 @@
 //!                                    /opt/packages of the sandbox
 //! ```
 //!
-//! Nothing of a package runs before code in the sandbox imports it. What is preinstalled stays as it is and comes
-//! first: a package can neither replace nor hide it.
+//! Nothing of a package runs before code in the sandbox imports it. Preinstalled packages stay unchanged and come
+//! first: an installed package can neither replace nor hide one.
 //!
-//! - [`model::package`]: what is asked for, and what may be. [`index`]: how packages are reached.
-//! - [`fetch`]: the fetcher. [`archive`], [`wheel`] and [`tarball`]: what it gets. [`cache`]: what was got.
+//! - [`model::package`]: requests for packages, and which packages are allowed. [`index`]: how packages are reached.
+//! - [`fetch`]: the fetcher. [`archive`], [`wheel`] and [`tarball`]: the archives that it downloads. [`cache`]:
+//!   archives that were downloaded before.
 
 mod archive;
 mod cache;
@@ -62,24 +63,24 @@ use crate::{
 /// The packages of a session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Present {
-    /// Versions for Python, by names.
+    /// Versions of Python packages, by name.
     python: BTreeMap<String, String>,
-    /// Versions for JavaScript that programs find by their names alone.
+    /// Versions of the JavaScript packages that programs find by their names alone.
     javascript: BTreeMap<String, String>,
-    /// What was asked for, as it can be asked for again.
+    /// The requested packages with their versions, in a form in which they can be requested again.
     asked: Vec<String>,
-    /// Folders of packages for JavaScript.
+    /// Folders of JavaScript packages.
     places: BTreeSet<String>,
-    /// Bytes that all of them take.
+    /// Bytes that all packages take.
     room: u64,
-    /// What npm has to know of all of those.
+    /// npm's lock file for the JavaScript packages.
     lock: Option<Arc<str>>,
-    /// What files for Python hold, by their paths: beginnings of hashes of both.
+    /// Contents of the files of Python packages, by path: the first 8 bytes of the hashes of both.
     files: HashMap<u64, u64>,
 }
 
 impl Present {
-    /// The version of a package, if one was installed.
+    /// The version of a package, if it is installed.
     pub(crate) fn version(&self, wanted: &Requirement) -> Option<String> {
         let versions = match wanted.ecosystem() {
             Ecosystem::PyPi => &self.python,
@@ -88,15 +89,15 @@ impl Present {
         versions.get(wanted.plain_name().as_str()).cloned()
     }
 
-    /// What was asked for, as it can be asked for again.
+    /// The requested packages with their versions, in a form in which they can be requested again.
     pub(crate) fn asked(&self) -> &[String] {
         &self.asked
     }
 
-    /// The same with what was obtained for this.
+    /// Returns these packages together with those that were obtained for a request.
     ///
     /// # Errors
-    /// If one would change a file of another, or there is no room for all of them.
+    /// If a package would change a file of another, or there is no room for all of them.
     pub(crate) fn with(
         &self,
         wanted: &Requirement,
@@ -146,7 +147,7 @@ impl Present {
     }
 }
 
-/// Gets packages for all sessions of a server. Clones share what was got.
+/// Gets packages for all sessions of a server. Clones share one cache.
 #[derive(Debug, Clone)]
 pub(crate) struct Packages(Arc<Inner>);
 
@@ -160,24 +161,24 @@ struct Inner {
 }
 
 impl Packages {
-    /// As these settings want it, of what sandboxes can take.
+    /// Creates one from the settings, for sandboxes that take this kind of packages.
     pub(crate) fn new(config: &Config, kind: PackageKind) -> Self {
         Self(Arc::new(Inner {
             kind,
             allowed: config.packages.clone(),
             bounds: Bounds { time: config.packages_timeout, bytes: config.packages_limit },
             cache: Cache::new(config.packages_cache),
-            // A caller whose installations take long leaves the others to the rest.
+            // One for each caller: long installations of one caller leave the other fetchers to other callers.
             fetchers: Budget::new(Share { total: MAX_FETCHERS, client: 1 }),
         }))
     }
 
-    /// Most bytes of packages in a session.
+    /// The maximum size of the packages of a session, in bytes.
     pub(crate) fn max_bytes(&self) -> u64 {
         self.0.bounds.bytes
     }
 
-    /// Where those come from that sandboxes take.
+    /// The ecosystems whose packages the sandboxes take.
     pub(crate) fn ecosystems(&self) -> &'static [Ecosystem] {
         match self.0.kind {
             PackageKind::OfFetcher => &[Ecosystem::PyPi, Ecosystem::Npm],
@@ -185,10 +186,11 @@ impl Packages {
         }
     }
 
-    /// Gets what a package needs beside what is there, in a sandbox made from this template.
+    /// Gets a package and the packages that it needs, except those that are present in a sandbox made from this
+    /// template.
     ///
     /// # Errors
-    /// If it may not be installed, or cannot be.
+    /// If the package cannot be fetched, or is refused.
     pub(crate) async fn obtain(
         &self,
         caller: &Principal,
@@ -220,7 +222,7 @@ impl Packages {
             let why = "Other packages are being fetched, and it takes long. Try again in a minute.";
             Fault::new(FaultKind::Index, why.into())
         })?;
-        // Somebody may have asked for the same meanwhile.
+        // Another request for the same package may have been answered meanwhile.
         if let Some(known) = inner.cache.answer(question) {
             return Ok(known);
         }
@@ -235,7 +237,7 @@ impl Packages {
         Ok(inner.cache.keep(question, got))
     }
 
-    /// What there is for Python, as far as a fetcher cannot see it by itself.
+    /// The Python packages that are present but that a fetcher does not see by itself.
     fn python_beside(&self, template: &Template, present: &Present) -> BTreeMap<String, String> {
         let installed = present.python.clone();
         match self.0.kind {
@@ -244,7 +246,7 @@ impl Packages {
         }
     }
 
-    /// What is asked for, within what may be.
+    /// Narrows a request to the versions that are allowed.
     pub(crate) fn allowed(&self, wanted: Requirement) -> Result<Requirement, Fault> {
         let allowed = &self.0.allowed;
         let name = wanted.name().to_owned();
@@ -255,8 +257,8 @@ impl Packages {
     }
 }
 
-/// Whether packages can be fetched as the settings want it, for each of their origins: the first that the operator
-/// allows, or a small one. Says what came.
+/// Tests whether packages can be fetched with these settings. For each ecosystem, fetches the first package that the
+/// operator allows, or a small one, and returns its name and version.
 pub(crate) async fn try_out(
     config: &Config,
     backend: &dyn Backend,
@@ -280,7 +282,7 @@ pub(crate) async fn try_out(
     all
 }
 
-/// What a sandbox of this template has for Python from the start, by plain name and version.
+/// The Python packages that are preinstalled in a template, by plain name and version.
 pub(crate) fn preinstalled(template: &Template) -> impl Iterator<Item = (String, String)> {
     let python = template.runtimes.iter().filter(|runtime| runtime.name == "python");
     python.flat_map(|runtime| &runtime.libraries).filter_map(|library| {
@@ -288,14 +290,14 @@ pub(crate) fn preinstalled(template: &Template) -> impl Iterator<Item = (String,
     })
 }
 
-/// That packages are off.
+/// The fault that packages are disabled.
 pub(crate) fn disabled() -> Fault {
     let why = "Packages cannot be installed here: the operator has not turned that on (SANDBOX_PACKAGES). Use what \
                is there.";
     Fault::new(FaultKind::Disabled, why.into())
 }
 
-/// That there are none of those where the sandboxes are of this kind.
+/// The fault that this engine's sandboxes take no packages of this ecosystem.
 pub(crate) fn not_with_this_engine(ecosystem: Ecosystem) -> Fault {
     let why = format!(
         "Packages for {} cannot be installed in sandboxes of this engine. Use what is there.",
@@ -304,7 +306,7 @@ pub(crate) fn not_with_this_engine(ecosystem: Ecosystem) -> Fault {
     Fault::new(FaultKind::Disabled, why)
 }
 
-/// What a fetcher of so many bytes of wheels is.
+/// The parameters of a fetcher for this many bytes of packages.
 fn fetcher(bytes: u64) -> Spec {
     Spec {
         session: SessionId::mint(),
@@ -317,21 +319,22 @@ fn fetcher(bytes: u64) -> Spec {
 }
 
 impl CachedPackage {
-    /// Its name and its version.
+    /// The package's name and version.
     pub(crate) fn named(&self) -> (&str, &str) {
         (&self.named.name, &self.named.version)
     }
 
-    /// The name by which programs in JavaScript find it, unless it is another package's own or has taken that name.
+    /// The name by which JavaScript programs find it; `None` if it is in another package's own folder, or is installed
+    /// under another name than its own.
     fn found_as(&self) -> Option<&str> {
         let name = self.place.strip_prefix(NODE_MODULES)?.strip_prefix('/')?;
         (name == self.named.name).then_some(name)
     }
 
-    /// Its files, a piece at a time, as they are to be written. They were found to be right before.
+    /// Reads its files, a piece at a time, as they are to be written. They were checked before.
     ///
     /// # Errors
-    /// If the server's own file cannot be read, which may also show later.
+    /// If the server's own file cannot be read. If reading fails later, the error is the last piece.
     pub(crate) async fn pieces(
         &self,
         most: u64,
@@ -348,7 +351,7 @@ impl CachedPackage {
 mod tests {
     use super::{archive::Named, *};
 
-    /// What came of asking for a package for JavaScript, with this place and this much in it.
+    /// The answer to a request for a JavaScript package, with this folder and this many bytes.
     fn obtained(place: &str, room: u64) -> Obtained {
         let (name, version) = ("a".to_owned(), "1.0.0".to_owned());
         let named = Named { file: "0.tgz".into(), name, version: version.clone() };

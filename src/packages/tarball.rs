@@ -1,8 +1,8 @@
-//! Tarballs as npm registries have them: archives that an index sent, which may be anything. What is wrong with one is
-//! found before any of it goes into a session.
+//! Tarballs from an npm registry. They are not trusted: a tarball is checked before any of its files goes into a
+//! session.
 //!
-//! One goes into a session as the files that it has in its only folder, whatever that is called. What stands beside
-//! that is left out, as npm does.
+//! Files go into a session without the first folder of their paths, whatever its name. Files that are in no folder are
+//! left out, as npm does.
 
 use std::{
     borrow::Cow,
@@ -20,14 +20,14 @@ use super::archive::{
     unreadable,
 };
 
-/// Most bytes of what an archive says of one of its files.
+/// The maximum size of an extended header, which describes the next file, in bytes.
 const MAX_ABOUT: u64 = 64 << 10;
 
-/// Bytes that a file takes of an archive besides what it holds: what is said of it, and what fills its last block.
+/// Bytes that a file takes in an archive besides its contents: its headers, and the padding of its last block.
 const PER_ENTRY: u64 = 4096;
 
-/// All files of one, a piece at a time, in this place below the folder of packages; last, if there is one, what is
-/// wrong. They may have so many bytes.
+/// Reads all files of a tarball, a piece at a time, with their paths below `place` in the folder of packages. They may
+/// have `most` bytes in all. A fault comes last.
 ///
 /// # Errors
 /// If the server's own file cannot be read.
@@ -40,20 +40,20 @@ pub(super) fn pieces(
     Ok(handed_over(move |send| unpack(file, &place, most, send)))
 }
 
-/// Hands all files over, until nobody takes them any more.
+/// Sends all files, until `send` returns false.
 fn unpack(
     file: impl Read,
     place: &str,
     most: u64,
     mut send: impl FnMut(Piece) -> bool,
 ) -> Result<(), Fault> {
-    // What is in it may be endless.
+    // The unpacked contents may be endless.
     let unpacked = GzDecoder::new(BufReader::with_capacity(PIECE, file));
     let most_with_heads = most.saturating_add(MAX_ENTRIES as u64 * PER_ENTRY);
     let mut archive = Archive::new(unpacked.take(most_with_heads));
     let (mut left, mut files, mut number) = (most, vec![], 0_usize);
     let mut long_name: Option<Vec<u8>> = None;
-    // Raw: what is said of a file is read here, as far as it may be long.
+    // Raw: extended headers are read here, with a limit on their size.
     for entry in archive.entries().map_err(unreadable)?.raw(true) {
         let mut entry = entry.map_err(unreadable)?;
         number += 1;
@@ -85,7 +85,7 @@ fn unpack(
     if are_apart(files.iter().map(String::as_str)) { Ok(()) } else { Err(Fault::Twice) }
 }
 
-/// Hands one file over. Returns whether there is still somebody who takes it.
+/// Sends one file. Returns false if `send` does.
 fn hand_over(
     entry: &mut impl Read,
     path: String,
@@ -107,7 +107,7 @@ fn hand_over(
     }
 }
 
-/// What an archive says of the file that comes next.
+/// Reads an extended header, which describes the next file.
 fn about(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, Fault> {
     if entry.size() > MAX_ABOUT {
         return Err(unreadable("it says too much of a file"));
@@ -117,14 +117,14 @@ fn about(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, Fault> {
     Ok(bytes)
 }
 
-/// The name of the file that comes next, if it is said there.
+/// The path of the next file, if an extended header has it.
 fn pax_path(about: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     let mut path = None;
     for one in PaxExtensions::new(about) {
         let one = one.map_err(unreadable)?;
         match one.key_bytes() {
             b"path" => path = Some(one.value_bytes().to_owned()),
-            // The next file would end elsewhere.
+            // The next file would end at another place than its own header says.
             b"size" => return Err(unreadable("it says of a file how large it is in two places")),
             _ => {}
         }
@@ -132,14 +132,14 @@ fn pax_path(about: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     Ok(path)
 }
 
-/// Where a file goes, below the folder of packages; `None` if it is in no folder of the archive.
+/// The path of a file below the folder of packages; `None` if it is in no folder of the archive.
 fn goes_to(name: &[u8], place: &str) -> Result<Option<String>, Fault> {
     let name = std::str::from_utf8(name).map_err(|_| Fault::Outside)?;
     let name = name.trim_end_matches('\0');
-    // The rules of our own paths: relative, no dots, no backslash, no control characters.
+    // The rules of `DataPath`: relative, no dots, no backslash, no control characters.
     DataPath::relative(name).map_err(|_| Fault::Outside)?;
     let Some((_, rest)) = name.split_once('/') else { return Ok(None) };
-    // The places of other packages.
+    // The folder of other packages.
     if rest.split('/').next() == Some(NODE_MODULES) {
         return Err(Fault::Outside);
     }
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// An archive that this makes.
+    /// The archive that `make` builds.
     fn tarball(make: impl FnOnce(&mut Builder<GzEncoder<Vec<u8>>>)) -> Vec<u8> {
         let mut builder = Builder::new(GzEncoder::new(vec![], Compression::fast()));
         make(&mut builder);
@@ -171,7 +171,7 @@ mod tests {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
-        // Names as they are, also those that the library would not write.
+        // Written directly, because the library would refuse some of the names.
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         builder.append(&header, content).expect("written");
@@ -288,7 +288,7 @@ mod tests {
             }
         });
         assert_eq!(read(&bytes, 1 << 30), Err(Fault::TooMany));
-        // It ends in the middle, or is none.
+        // The archive is cut off, or is not an archive.
         let bytes = tarball(|all| file(all, "package/a", b"x"));
         assert!(matches!(read(&bytes[..bytes.len() / 2], 1000), Err(Fault::Unreadable(_))));
         let mut other = GzEncoder::new(vec![], Compression::fast());

@@ -1,8 +1,7 @@
-//! Wheels: archives that an index sent, which may be anything. What is wrong with one is found before any of it goes
-//! into a session.
+//! Wheels from an index. They are not trusted: a wheel is checked before any of its files goes into a session.
 //!
-//! A wheel goes into a session as the files that it has for Python's folder of packages. Scripts, headers and what it
-//! would put elsewhere are left out.
+//! Only the files for Python's folder of packages go into a session. Scripts, headers and files for other places are
+//! left out.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,52 +22,52 @@ use super::archive::{
     reopened, unreadable,
 };
 
-/// Most bytes of the list of a wheel's files.
+/// The maximum size of a wheel's list of files, in bytes.
 const MAX_RECORD: u64 = 8 << 20;
 
-/// Modules that Python itself looks for at its start, wherever they are.
+/// Modules that Python imports at its start, from whatever folder has them.
 const AT_START: [&str; 2] = ["sitecustomize", "usercustomize"];
 
-/// Most bytes of the directory of an archive.
+/// The maximum size of the directory of an archive, in bytes.
 const MAX_DIRECTORY: usize = 16 << 20;
 
-/// Of a file's mode: its kind, and that of an ordinary file.
+/// The bits of a mode that are the file's kind, and the kind of an ordinary file.
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// A file that a wheel installs: beginnings of the hashes of its path and of what it holds.
+/// A file that a wheel installs: the first 8 bytes of the hashes of its path and of its contents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstalledFile {
     pub(super) path: u64,
     pub(super) content: u64,
 }
 
-/// A wheel that is open.
+/// An open wheel.
 pub(super) struct Wheel {
     file: File,
     entries: Vec<Entry>,
-    /// Bytes that its files have left to be.
+    /// Bytes that its files may still have.
     left: u64,
 }
 
-/// One of its files.
+/// A file of a wheel.
 #[derive(Debug)]
 struct Entry {
-    /// In the archive.
+    /// The name in the archive.
     name: String,
     /// Its place in the archive.
     packed: Packed,
-    /// Below the folder of packages; not there if it is left out.
+    /// The path below the folder of packages; `None` if the file is left out.
     goes_to: Option<String>,
-    /// What its list of files says that it is.
+    /// The hash from the wheel's list of files.
     sha256: Option<[u8; 32]>,
 }
 
 impl Wheel {
-    /// Opens one that was checked before, or is to be; its files may have so many bytes.
+    /// Opens a wheel, whose files may have `most` bytes in all. Their contents are checked when they are read.
     ///
     /// # Errors
-    /// If something is wrong with it that its list of files shows.
+    /// If its directory or its list of files shows a fault.
     pub(super) async fn open(file: &File, named: &Named, most: u64) -> Result<Self, Fault> {
         let (file, named) = (reopened(file)?, named.clone());
         let opening = spawn_blocking(move || Self::look_through(file, &named, most));
@@ -82,7 +81,7 @@ impl Wheel {
             if listed.name.ends_with('/') {
                 continue;
             }
-            // The rules of our own paths: relative, no dots, no backslash, no control characters.
+            // The rules of `DataPath`: relative, no dots, no backslash, no control characters.
             let path = DataPath::relative(&listed.name).map_err(|_| Fault::Outside)?;
             if ![0, REGULAR].contains(&(listed.mode & KIND)) {
                 return Err(Fault::Special);
@@ -118,12 +117,13 @@ impl Wheel {
                 return Err(Fault::Differs);
             }
         }
-        // What says that a package is there comes last.
+        // The folder that marks the package as installed comes last.
         entries.sort_by_key(|entry| entry.name.starts_with(&format!("{info}.dist-info/")));
         Ok(Self { file, entries, left: most })
     }
 
-    /// The files that it installs. One without a hash, its list or a signature of that, is of no other package.
+    /// The files that it installs. Files without a hash (the list of files, or a signature of it) are left out: no
+    /// other package has them.
     pub(super) fn installs(&self) -> Vec<InstalledFile> {
         let beginning = |hash: &[u8]| {
             hash.first_chunk().map_or(0, |first: &[u8; 8]| u64::from_le_bytes(*first))
@@ -135,12 +135,12 @@ impl Wheel {
         self.entries.iter().filter_map(file).collect()
     }
 
-    /// The modules that it would add at the top.
+    /// Checks that none of its modules would hide one of Python's own, and that it has no JavaScript packages.
     pub(super) fn check_modules(&self, stdlib: &HashSet<String>) -> Result<(), Fault> {
         let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());
         for goal in goals {
             let first = goal.split('/').next().unwrap_or(goal);
-            // The packages of another language, which are none of its business.
+            // The folder of the packages of another language.
             if first == NODE_MODULES {
                 return Err(Fault::Outside);
             }
@@ -154,8 +154,8 @@ impl Wheel {
         Ok(())
     }
 
-    /// All files to be installed, or all there are, a piece at a time; last, if there is one, what is wrong: a file is
-    /// not what the list of files says, or larger than it may be.
+    /// Reads the files to be installed, or all files, a piece at a time. A fault comes last: a file that differs from
+    /// the list of files, or is larger than allowed.
     pub(super) fn pieces(self, all: bool) -> mpsc::Receiver<Result<Piece, Fault>> {
         handed_over(move |send| self.read(all, send))
     }
@@ -178,7 +178,7 @@ impl Wheel {
                     next_piece(&mut reader, &mut self.left)?
                 };
                 let last = next.is_empty();
-                // The last piece is not to appear if the file is not what it should be.
+                // If the hash differs, the last piece is not sent, so that the file never appears.
                 if last && entry.sha256.is_some_and(|sha256| *hash.clone().finalize() != sha256) {
                     return Err(Fault::Differs);
                 }
@@ -196,10 +196,10 @@ impl Wheel {
     }
 }
 
-/// The place of a file in an archive, and its form there.
+/// The place of a file in an archive, and its compression.
 #[derive(Debug, Clone, Copy)]
 struct Packed {
-    /// Offset of its own header.
+    /// Offset of the file's own header.
     at: u64,
     /// Bytes in the archive.
     len: u64,
@@ -207,7 +207,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Opens it. The reader yields its content, unpacked.
+    /// Opens the file. The reader yields its unpacked contents.
     fn open<'a>(&self, archive: &'a mut File) -> Result<Box<dyn Read + 'a>, Fault> {
         let mut header = [0; 30];
         archive.read_exact_at(&mut header, self.at).map_err(unreadable)?;
@@ -231,9 +231,9 @@ struct Listed {
     mode: u32,
 }
 
-/// Reads the directory of an archive. It must have the plain form, as in all wheels: it lies at the end, has no comment,
-/// and gives no number in a second form. Libraries look for further directories where this one is broken, and those may
-/// have any number of files.
+/// Reads the directory of an archive. It must have the plain form, as in all wheels: it is at the end, has no comment,
+/// and gives no number in a second form. Libraries search for other directories if this one is broken, and those may
+/// list any number of files.
 fn directory(file: &File) -> Result<Vec<Listed>, Fault> {
     const END: usize = 22;
     let len = file.metadata().map_err(unreadable)?.len();
@@ -293,7 +293,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
 }
 
-/// How the folders begin that say what a wheel is: its project and version, as its file has them.
+/// The prefix of the folders that describe a wheel: its project and version, as in its file name.
 fn info_folder(named: &Named) -> Result<String, Fault> {
     let stem = named.file.strip_suffix(".whl").ok_or(Fault::OtherFile)?;
     let parts: Vec<_> = stem.split('-').collect();
@@ -305,7 +305,7 @@ fn info_folder(named: &Named) -> Result<String, Fault> {
     if is_this { Ok(format!("{project}-{version}")) } else { Err(Fault::OtherFile) }
 }
 
-/// Where a file goes, below the folder of packages.
+/// The path of a file below the folder of packages; `None` if it is left out.
 fn goes_to(name: &str, info: &str) -> Option<String> {
     let data = format!("{info}.data/");
     match name.strip_prefix(&data) {
@@ -317,12 +317,12 @@ fn goes_to(name: &str, info: &str) -> Option<String> {
     }
 }
 
-/// The files of a list, with what they are.
+/// The files of a list of files, with their hashes.
 fn hashes(record: &[u8]) -> Result<HashMap<String, [u8; 32]>, Fault> {
     let text = std::str::from_utf8(record).map_err(unreadable)?;
     let mut all = HashMap::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        // The path may be quoted, and then have commas; a hash has none.
+        // A quoted path may contain commas; a hash contains none.
         let mut fields = line.rsplitn(3, ',');
         let (_size, hash, path) = (fields.next(), fields.next(), fields.next());
         let (Some(hash), Some(path)) = (hash, path) else { return Err(Fault::Differs) };
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// A wheel of these files in a file of its own.
+    /// Makes a wheel of these files.
     fn wheel(files: &[(&str, &[u8])]) -> File {
         let mut record = String::new();
         for (name, content) in files {
@@ -401,7 +401,7 @@ mod tests {
         for _ in 0..4 {
             readers.push((opened(&file).await.expect("right").pieces(false), vec![]));
         }
-        // A piece of each in turn.
+        // Read a piece of each wheel in turn.
         loop {
             let mut is_over = true;
             for (pieces, read) in &mut readers {
@@ -451,7 +451,7 @@ mod tests {
         assert!(matches!(directory(&file), Err(Fault::Unreadable(_))), "more behind it");
     }
 
-    /// Installs a wheel: its files that came whole, and whether all did.
+    /// Installs a wheel. Returns the files that arrived whole, and whether all did.
     async fn installed(file: &File) -> (HashMap<String, Vec<u8>>, bool) {
         let (mut files, mut open) = (HashMap::new(), HashMap::<_, Vec<u8>>::new());
         let Ok(wheel) = opened(file).await else { return (files, false) };
@@ -473,7 +473,7 @@ mod tests {
             at in 0..10_000_usize,
             bytes in proptest::collection::vec(any::<u8>(), 1..8),
         ) {
-            // Bytes that cannot be packed any closer: each that is exchanged changes the content.
+            // Bytes that cannot be compressed: every changed byte of the archive changes the contents.
             let noise = Sha512::digest(b"noise").to_vec();
             let made: [(&str, &[u8]); 2] = [("a.py", b"1"), ("b.py", &noise)];
             let file = wheel(&made);

@@ -1,16 +1,16 @@
-//! The outer shape of an image file: its format and size, by its first bytes, and whether it is
-//! complete. Pure, allocates nothing.
+//! The outer structure of an image file: its format and size, from its first bytes, and whether it is complete. Pure,
+//! allocates nothing.
 //!
-//! Decoders forgive what they can: a JPEG without its second half is half an image to them. And
-//! some make room for a size that they have not compared with the one they were asked for. So all
-//! sizes and the end are looked for here, before a decoder is called.
+//! Decoders are tolerant: a JPEG without its second half is half an image to them. Some also allocate memory for a size
+//! that they have not compared with the requested one. So all sizes and the end of the file are checked here, before a
+//! decoder is called.
 
 use image::ImageFormat;
 
-/// What the first bytes say.
+/// The format and the size in the first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// One of the four that are shown.
+    /// One of the four formats that are shown.
     pub(super) format: ImageFormat,
     /// In pixels, not 0.
     pub(super) width: u32,
@@ -18,21 +18,21 @@ pub(super) struct Header {
     pub(super) height: u32,
 }
 
-/// A file that is all there.
+/// A complete file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole<'a> {
-    /// Without what follows the picture's end.
+    /// The file without the bytes after the picture's end.
     pub(super) picture: &'a [u8],
-    /// More than one in an animation, none in a GIF without a picture.
+    /// More than one in an animation, 0 in a GIF without a picture.
     pub(super) frames: u32,
-    /// How often all of a JPEG is gone over.
+    /// Scans of a JPEG, each of which covers the whole picture.
     pub(super) scans: u32,
     /// Length of the longest lossless bitstream of a WebP.
     pub(super) lossless: usize,
 }
 
 impl Header {
-    /// `None` if it is none of the four, or ends before its size.
+    /// `None` if the file has none of the four formats, or ends before its size.
     pub(super) fn of(file: &[u8]) -> Option<Self> {
         let format = image::guess_format(file).ok()?;
         let (width, height) = match format {
@@ -57,7 +57,7 @@ impl Header {
             ImageFormat::WebP => {
                 let mut rest = file.get(12..)?;
                 let kind = rest.split_off(..8)?.first_chunk()?;
-                // Not all of the chunk: the size is at its start.
+                // Not the whole chunk: the size is at its start.
                 webp_size(*kind, rest)?
             }
             _ => return None,
@@ -65,8 +65,7 @@ impl Header {
         (width > 0 && height > 0).then_some(Self { format, width, height })
     }
 
-    /// Goes through the file to the picture's end. `None` if it does not come, or if there is a
-    /// part that is larger than the picture.
+    /// Reads the file to the picture's end. `None` if the end is missing, or if a part is larger than the picture.
     pub(super) fn whole(self, file: &[u8]) -> Option<Whole<'_>> {
         let mut rest = file;
         let (mut frames, mut scans, mut lossless) = (1, 0, 0);
@@ -91,7 +90,7 @@ impl Header {
                         marker => starts += u32::from(is_start_of_frame(marker)),
                     }
                 }
-                // The size of a second one was not looked at.
+                // The size of a second frame was not checked.
                 if starts != 1 {
                     return None;
                 }
@@ -108,7 +107,7 @@ impl Header {
         Some(Whole { picture: &file[..file.len() - rest.len()], frames, scans, lossless })
     }
 
-    /// Goes through the chunks of a WebP, or of one of its frames; how many frames.
+    /// Reads the chunks of a WebP, or of one of its frames. Returns the number of frames.
     fn webp(self, mut chunks: &[u8], in_frame: bool, lossless: &mut usize) -> Option<u32> {
         let mut frames = 0;
         while !chunks.is_empty() {
@@ -135,7 +134,7 @@ const START_OF_SCAN: u8 = 0xDA;
 
 const END_OF_IMAGE: u8 = 0xD9;
 
-/// Whether a marker starts a JPEG's frame and gives its size; three of the row do not.
+/// Whether a marker starts a JPEG's frame and gives its size; three markers of the range do not.
 fn is_start_of_frame(marker: u8) -> bool {
     matches!(marker, 0xC0..=0xCF) && !matches!(marker, 0xC4 | 0xC8 | 0xCC)
 }
@@ -145,8 +144,8 @@ fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..)?.first_chunk().copied()
 }
 
-/// Takes a chunk: length, kind, data, checksum of the latter two (PNG, section 5.3). Decoders
-/// differ in which checksums they look at.
+/// Takes a chunk: length, kind, data, checksum of the latter two (PNG, section 5.3). Decoders differ in which checksums
+/// they check.
 fn png_chunk<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8; 4], &'a [u8])> {
     let len = usize::try_from(u32::from_be_bytes(at(rest, 0)?)).ok()?;
     let chunk = rest.split_off(..len.checked_add(8)?)?.get(4..)?;
@@ -155,7 +154,7 @@ fn png_chunk<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8; 4], &'a [u8])> {
     chunk.split_first_chunk()
 }
 
-/// Takes a marker and its segment, after what is left of coded data (ITU T.81, section B.1.1).
+/// Takes a marker and its segment, after the rest of coded data (ITU T.81, section B.1.1).
 fn jpeg_segment<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     loop {
         let start = rest.iter().position(|byte| *byte == 0xFF)?;
@@ -171,13 +170,13 @@ fn jpeg_segment<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
                 let len = u16::from_be_bytes(at(rest, 0)?).into();
                 return Some((marker, rest.split_off(..len)?.get(2..)?));
             }
-            // Reserved: libjpeg takes none of them.
+            // Reserved: libjpeg accepts none of them.
             _ => return None,
         }
     }
 }
 
-/// Goes to the trailer of a GIF (GIF89a, appendix B); how many frames.
+/// Reads to the trailer of a GIF (GIF89a, appendix B). Returns the number of frames.
 fn gif(rest: &mut &[u8]) -> Option<u32> {
     let screen = rest.split_off(..13)?;
     gif_colours(rest, screen[10])?;
@@ -209,7 +208,7 @@ fn gif(rest: &mut &[u8]) -> Option<u32> {
     }
 }
 
-/// Takes a colour table, if the flags say that there is one.
+/// Takes a colour table, if the flags announce one.
 fn gif_colours(rest: &mut &[u8], flags: u8) -> Option<()> {
     if flags & 0x80 != 0 {
         rest.split_off(..3 << ((flags & 7) + 1))?;
@@ -217,12 +216,12 @@ fn gif_colours(rest: &mut &[u8], flags: u8) -> Option<()> {
     Some(())
 }
 
-/// Takes a chunk: kind, length, data, a byte if the length is odd (RFC 9649, section 2.3).
+/// Takes a chunk: kind, length, data, a padding byte if the length is odd (RFC 9649, section 2.3).
 fn riff_chunk<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8; 4], &'a [u8])> {
     let head = rest.split_off(..8)?;
     let len = usize::try_from(u32::from_le_bytes(at(head, 4)?)).ok()?;
     let data = rest.split_off(..len)?;
-    // Some writers forget the last one.
+    // Some writers omit the last padding byte.
     rest.split_off(..(len % 2).min(rest.len()))?;
     Some((head.first_chunk()?, data))
 }
@@ -239,7 +238,7 @@ fn webp_size(kind: [u8; 4], data: &[u8]) -> Option<(u32, u32)> {
             Some(((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1))
         }
         b"VP8X" => {
-            // Three bytes each.
+            // Width and height have three bytes each.
             let [width, height] = [at(data, 4)?, at(data, 6)?].map(u32::from_le_bytes);
             Some(((width & 0xFF_FFFF) + 1, (height >> 8) + 1))
         }

@@ -1,5 +1,5 @@
-//! How an image file of a sandbox is shown to a model: as it is where it is complete and small
-//! enough, otherwise as a smaller copy.
+//! Prepares an image file of a sandbox for a model: the file itself if it is complete and small enough, otherwise a
+//! smaller copy.
 //!
 //! ```text
 //! file -- container: format, size, end -- decoded, all of it -- fits? -- the file itself
@@ -7,12 +7,11 @@
 //!         too large, broken               broken         scaled, PNG -- JPEG -- smaller JPEGs
 //! ```
 //!
-//! The APIs of models refuse an image that is not of the type it is said to be, or that cannot be
-//! decoded, and with it the conversation that it has become part of. So the type is what the bytes
-//! say, and nothing is shown that has not been decoded here.
+//! The APIs of models refuse an image that does not have its declared type, or that cannot be decoded, and with it the
+//! conversation that contains it. So the type is read from the bytes, and nothing is shown that was not decoded here.
 //!
-//! The bytes are those of untrusted code. What a decoder is given is bounded before it is called:
-//! pixels, memory, frames. What it does all the same ends in [`Unshowable::Broken`].
+//! The bytes come from untrusted code. Pixels, memory and frames are limited before a decoder is called. If the decoder
+//! fails nevertheless, the result is [`Unshowable::Broken`].
 
 mod container;
 
@@ -45,46 +44,45 @@ const MAX_PIXELS: u64 = 24_000_000;
 /// Longest side in pixels. matplotlib draws nothing larger either.
 const MAX_SIDE: u32 = 65_535;
 
-/// Most bytes of a decoded picture, or of what a decoder says that it needs beside it.
+/// Most bytes of a decoded picture, or of the memory that a decoder says it needs besides.
 const MAX_DECODED: u64 = 100_000_000;
 
 /// Most pixels of all frames of an animation that is shown as it is.
 const MAX_ANIMATED_PIXELS: u64 = 4 * MAX_PIXELS;
 
-/// Longest lossless bitstream of a WebP. The decoder's code tables have no other bound: they may
-/// be several hundred times as long as the bytes that describe them.
+/// Longest lossless bitstream of a WebP. The decoder's code tables have no other limit: they may be several hundred
+/// times as long as the bytes that describe them.
 const MAX_WEBP_LOSSLESS: usize = 512 << 10;
 
-/// Most scans of a progressive JPEG, of which each takes as long as if there were no other. libjpeg
-/// writes ten.
+/// Most scans of a progressive JPEG. Each scan takes as long as a whole picture. libjpeg writes ten.
 const MAX_SCANS: u32 = 30;
 
-/// JPEG quality, of 100. Below it, text gets halos.
+/// JPEG quality, of 100. With less, text gets halos.
 const QUALITY: u8 = 85;
 
-/// How often a JPEG that is too large is made smaller, to three quarters of its sides each time.
+/// How often a JPEG that is too large is scaled down, to three quarters of its sides each time.
 const STEPS: u32 = 5;
 
-/// What a picture may cost.
+/// The limits of a picture that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Longest side in pixels.
     pub side: u32,
-    /// Width times height: what a model pays for.
+    /// Width times height, on which a model's cost depends.
     pub pixels: u64,
     /// Encoded bytes.
     pub bytes: usize,
 }
 
 impl Budget {
-    /// Longest side that a picture of this size may have. Never more than it has, never nothing.
+    /// Longest side of a copy of a picture of this size: at most its own, and at least 1.
     fn longest_side(self, (width, height): (u32, u32)) -> u32 {
         let longest = width.max(height).max(1);
         let pixels = u128::from(width) * u128::from(height);
         let by_pixels = u128::from(self.pixels) * u128::from(longest).pow(2) / pixels.max(1);
         let by_pixels = u32::try_from(by_pixels.isqrt()).unwrap_or(u32::MAX);
         let mut side = longest.min(self.side).min(by_pixels);
-        // The other side is rounded to the nearest, and has a pixel at least.
+        // The other side is rounded to the nearest pixel, and is at least 1.
         let is_over = |side| {
             let [width, height] = [width, height].map(|len| u64::from(scaled(len, longest, side)));
             width * height > self.pixels
@@ -96,7 +94,7 @@ impl Budget {
     }
 }
 
-/// A length in a picture that is made as much smaller as its longest side.
+/// A length in a picture whose longest side is scaled from `longest` to `side`.
 fn scaled(len: u32, longest: u32, side: u32) -> u32 {
     let len = (u64::from(len) * u64::from(side) + u64::from(longest / 2)) / u64::from(longest);
     u32::try_from(len).expect("it is at most the side").max(1)
@@ -105,11 +103,11 @@ fn scaled(len: u32, longest: u32, side: u32) -> u32 {
 /// A picture as it is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// A whole file.
+    /// A complete file.
     pub bytes: Bytes,
-    /// What the bytes are: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
+    /// The type of the bytes: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
     pub mime: &'static str,
-    /// It is not the file itself, up to the picture's end, but a copy made to fit.
+    /// It is a copy that was made to fit, and not the file itself up to the picture's end.
     pub scaled: bool,
     /// In pixels.
     pub width: u32,
@@ -117,13 +115,13 @@ pub struct Shown {
     pub height: u32,
 }
 
-/// Why a picture is not shown. To follow "the picture".
+/// Why a picture is not shown. The texts continue a sentence that begins with "the picture".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unshowable {
-    /// None of the four formats, incomplete, or not decodable.
+    /// It has none of the four formats, is incomplete, or cannot be decoded.
     #[error("is not a whole PNG, JPEG, GIF or WebP")]
     Broken,
-    /// More than can be decoded here, or nothing that is left of it fits.
+    /// It is too large to be decoded here, or even its smallest copy does not fit.
     #[error("is too large to be shown")]
     TooLarge,
 }
@@ -139,11 +137,11 @@ impl From<ImageError> for Unshowable {
 
 /// Decides how a file is shown.
 ///
-/// Blocking: it takes milliseconds for a chart, a second or two for the largest that is taken, and
-/// up to 400 MB of memory then. [`ImageFitter`] sees to both.
+/// Blocking: it takes milliseconds for a chart, and for the largest pictures one or two seconds and up to 400 MB of
+/// memory. [`ImageFitter`] handles both.
 ///
 /// # Errors
-/// It is none of the formats, is damaged, or nothing of it fits.
+/// If the file has none of the formats, is damaged, or does not fit.
 pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let header = Header::of(&file).ok_or(Unshowable::Broken)?;
     let Header { format, width, height } = header;
@@ -160,7 +158,7 @@ pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
         && pixels <= budget.pixels
         && whole.picture.len() <= budget.bytes
         && match format {
-            // Its other frames are not decoded here, so they are not handed out either.
+            // Its other frames are not decoded here, so they are not passed on either.
             ImageFormat::Png => !animated,
             ImageFormat::Jpeg => is_flawless_jpeg(whole),
             _ => pixels.saturating_mul(whole.frames.into()) <= MAX_ANIMATED_PIXELS,
@@ -173,14 +171,12 @@ pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
             return copy(picture, orientation, budget);
         }
     }
-    // Decoders differ in what they make of bytes after the end, so what has been decoded is all
-    // that goes on.
+    // Decoders differ in how they treat bytes after the end, so only the part that was decoded is passed on.
     let bytes = file.slice(..whole.picture.len());
     Ok(Shown { bytes, mime: format.to_mime_type(), scaled: false, width, height })
 }
 
-/// Makes pictures fit one at a time, so that one is in memory decoded and no more. Clones are the
-/// same place.
+/// Fits pictures one at a time, so that only one decoded picture is in memory. Clones share the limit.
 #[derive(Debug, Clone)]
 pub struct ImageFitter {
     place: Arc<Semaphore>,
@@ -193,10 +189,10 @@ impl Default for ImageFitter {
 }
 
 impl ImageFitter {
-    /// Like [`fit()`], when its turn has come.
+    /// Like [`fit()`], after a wait for its turn.
     ///
     /// # Errors
-    /// As of [`fit()`].
+    /// The errors of [`fit()`].
     pub async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
         self.work(move || fit(file, budget)).await
     }
@@ -207,11 +203,11 @@ impl ImageFitter {
     ) -> Result<Shown, Unshowable> {
         let place = Arc::clone(&self.place).acquire_owned().await.expect("it is never closed");
         let worker = spawn_blocking(move || {
-            // It goes with the work, which does not end with those who wait for it.
+            // The permit belongs to the work, which continues even if its caller no longer waits.
             let _place = place;
             work()
         });
-        // A panic is the decoder's, and the hook has told of it.
+        // A panic comes from the decoder, and the panic hook has reported it.
         worker.await.unwrap_or(Err(Unshowable::Broken))
     }
 }
@@ -224,8 +220,7 @@ fn limits() -> Limits {
     limits
 }
 
-/// Decodes a picture, or the first frame of an animation. It is not turned upright yet: that is
-/// cheaper once it is small.
+/// Decodes a picture, or the first frame of an animation. Does not turn it upright: that is cheaper after scaling.
 fn decode(header: Header, whole: Whole) -> Result<(DynamicImage, Orientation), Unshowable> {
     let mut limits = limits();
     let mut reader = ImageReader::with_format(Cursor::new(whole.picture), header.format);
@@ -240,8 +235,8 @@ fn decode(header: Header, whole: Whole) -> Result<(DynamicImage, Orientation), U
     Ok((DynamicImage::from_decoder(decoder)?, orientation))
 }
 
-/// Whether a JPEG decodes where nothing is forgiven. [`decode()`] forgives, as browsers do; so what
-/// has flaws is shown as a copy that has none.
+/// Whether a JPEG decodes in strict mode. [`decode()`] tolerates flaws, as browsers do, so a file with flaws is shown
+/// as a copy without them.
 fn is_flawless_jpeg(whole: Whole) -> bool {
     let side = usize::try_from(MAX_SIDE).unwrap_or(usize::MAX);
     let options =
@@ -249,7 +244,7 @@ fn is_flawless_jpeg(whole: Whole) -> bool {
     JpegDecoder::new_with_options(ZCursor::new(whole.picture), options).decode().is_ok()
 }
 
-/// Decodes all frames of an animation, one at a time, for no more than to see that it can be done.
+/// Decodes all frames of an animation, one at a time, only to check that this is possible.
 fn decode_frames(header: Header, whole: Whole) -> Result<(), Unshowable> {
     let file = Cursor::new(whole.picture);
     let mut frames = if header.format == ImageFormat::Gif {
@@ -258,7 +253,7 @@ fn decode_frames(header: Header, whole: Whole) -> Result<(), Unshowable> {
         decoder.into_frames()
     } else {
         let decoder = WebPDecoder::new(file)?;
-        // It may have frames and say that it has none; the decoder panics then.
+        // A file may have frames and declare that it has none; then the decoder panics.
         if !decoder.has_animation() {
             return Err(Unshowable::Broken);
         }
@@ -296,14 +291,14 @@ fn copy(
         if bytes.len() <= budget.bytes {
             return Ok(shown(&picture, bytes, "image/jpeg"));
         }
-        // One pixel stays one: what is smaller than that is nothing.
+        // A side of one pixel stays one pixel.
         let longest = picture.width().max(picture.height()).max(2);
         picture = scale(picture, longest * 3 / 4);
     }
     Err(Unshowable::TooLarge)
 }
 
-/// One of gray, colour, and colour with transparency.
+/// Converts a picture to 8 bits: gray, colour, or colour with transparency.
 fn in_eight_bits(picture: DynamicImage) -> DynamicImage {
     match picture {
         DynamicImage::ImageLuma8(_) | DynamicImage::ImageRgb8(_) => picture,
@@ -321,8 +316,8 @@ fn scale(mut picture: DynamicImage, side: u32) -> DynamicImage {
         return picture;
     }
     let scaled = |len| scaled(len, longest, side);
-    // What is transparent has a colour too, which must not bleed into what is beside it: while it
-    // is scaled, each pixel has as much colour as is seen of it.
+    // Transparent pixels have a colour too, which must not bleed into their neighbours: while scaling, each colour is
+    // multiplied by its alpha.
     if let Some(pixels) = picture.as_mut_rgba8() {
         for Rgba([colours @ .., alpha]) in pixels.pixels_mut() {
             *colours = colours.map(|colour| part_of(colour, *alpha));
@@ -346,7 +341,7 @@ fn part_of(value: u8, alpha: u8) -> u8 {
     u8::try_from(part).expect("it is at most the value")
 }
 
-/// Most charts are not transparent, though their files say that they could be.
+/// Removes the alpha channel if nothing is transparent, as in most charts.
 fn without_unused_alpha(picture: DynamicImage) -> DynamicImage {
     match &picture {
         DynamicImage::ImageRgba8(pixels) if pixels.pixels().all(|pixel| pixel.0[3] == 255) => {
@@ -356,7 +351,7 @@ fn without_unused_alpha(picture: DynamicImage) -> DynamicImage {
     }
 }
 
-/// As it looks on a page; JPEG has no transparency.
+/// Draws a picture on white, as it looks on a page; JPEG has no transparency.
 fn on_white(mut picture: DynamicImage) -> DynamicImage {
     let Some(pixels) = picture.as_mut_rgba8() else { return picture };
     for Rgba([colours @ .., alpha]) in pixels.pixels_mut() {

@@ -1,4 +1,4 @@
-//! Pictures of every kind, whole and otherwise.
+//! Pictures of every kind, complete and incomplete.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The format by content, as a MIME type, and width and height: by the header alone, in no time.
-/// It promises nothing about the rest of the file.
+/// The format by content, as a MIME type, and width and height: from the header alone, without decoding. The rest of
+/// the file is not checked.
 fn look(file: &[u8]) -> Option<(&'static str, u32, u32)> {
     Header::of(file).map(|header| (header.format.to_mime_type(), header.width, header.height))
 }
@@ -32,7 +32,7 @@ const SAMPLES: [(&str, &[u8]); 9] = [
     ("image/webp", include_bytes!("samples/animated.webp")),
 ];
 
-/// By a quarter, in its EXIF data.
+/// Turned by a quarter in its EXIF data.
 const TURNED: &[u8] = include_bytes!("samples/turned.jpg");
 
 const ANIMATED_GIF: &[u8] = include_bytes!("samples/animated.gif");
@@ -43,7 +43,7 @@ fn encoded(picture: impl Into<DynamicImage>, format: ImageFormat) -> Bytes {
     bytes.into_inner().into()
 }
 
-/// Noise: what no encoder makes small.
+/// Noise, which no encoder makes small.
 fn noise(width: u32, height: u32) -> RgbaImage {
     let mut state = 1_u32;
     RgbaImage::from_fn(width, height, |_, _| {
@@ -54,7 +54,7 @@ fn noise(width: u32, height: u32) -> RgbaImage {
     })
 }
 
-/// Fits a file, and checks whatever is true of all that is shown.
+/// Fits a file, and checks the properties of every picture that is shown.
 fn show(file: &Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let shown = fit(file.clone(), budget)?;
     let format = image::guess_format(&shown.bytes).unwrap();
@@ -74,7 +74,7 @@ fn what_fits_is_shown_as_it_is() {
     for (mime, file) in SAMPLES {
         let shown = show(&Bytes::from_static(file), AMPLE).unwrap();
         assert_eq!((shown.mime, shown.width, shown.height), (mime, 24, 16));
-        // Of an animated PNG, the frames that were not decoded are left out.
+        // An animated PNG is shown as a copy, without the frames that were not decoded.
         assert_eq!(shown.scaled, file == SAMPLES[1].1, "{mime}");
         assert!(shown.scaled || shown.bytes == file);
     }
@@ -219,7 +219,7 @@ fn other_files_are_broken() {
     }
 }
 
-/// Nothing that is refused takes the time that decoding would, which goes for memory as well.
+/// Checks that a file is refused in less time, and so with less memory, than decoding would take.
 fn refused_at_once(file: Vec<u8>, error: Unshowable) {
     let start = Instant::now();
     assert_eq!(fit(file.into(), AMPLE), Err(error));
@@ -249,7 +249,7 @@ fn bombs_are_refused_at_once() {
 
 #[test]
 fn what_is_larger_than_its_picture_is_refused_at_once() {
-    // Of the first frame: width and height.
+    // The width and height of the first frame.
     let mut gif = ANIMATED_GIF.to_vec();
     let image = gif.windows(9).position(|at| at == [0x2C, 0, 0, 0, 0, 24, 0, 16, 0]).unwrap();
     gif[image + 5..image + 9].fill(0xFF);
@@ -291,7 +291,7 @@ fn of_a_long_animation_the_first_frame_is_shown() {
     GifEncoder::new(&mut one)
         .encode(&vec![7; 1000 * 1000 * 3], 1000, 1000, image::ExtendedColorType::Rgb8)
         .unwrap();
-    // A frame starts with an extension that says how long it is shown.
+    // A frame starts with an extension that has its display time.
     let start = one.windows(2).position(|at| at == [0x21, 0xF9]).unwrap();
     let (screen, frame) = one[..one.len() - 1].split_at(start);
     let long = Bytes::from([screen, &frame.repeat(97), b";"].concat());
@@ -344,7 +344,7 @@ proptest! {
             Ok(shown) if shown.scaled => {
                 prop_assert!(shown.width <= width && shown.height <= height);
                 let [a, b] = [width * shown.height, height * shown.width];
-                // Half a pixel is rounded away at each of the steps.
+                // Each of the steps rounds by up to half a pixel.
                 prop_assert!(a.abs_diff(b) <= 4 * width.max(height), "{:?}", (shown.width, shown.height));
             }
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! What can be asked of a session, and where the answer goes.
+//! The commands of a session's task, with the channels for their answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use super::{
 };
 use crate::{backend::CallerKey, error::Error, progress::Progress};
 
-/// A request to a session's task. Each carries where its answer goes.
+/// A command for a session's task, with the channel for its answer.
 #[derive(Debug)]
 pub(crate) enum Command {
     Run {
         program: Program,
         reply: Reply<RunReport>,
     },
-    /// Does something beside runs.
+    /// Performs an operation beside runs.
     Operate(Box<dyn ErasedOperation>),
-    /// What viewers see, as it was after the last run or upload. Does not count as activity.
+    /// The viewers' view, as of the last run or upload. Does not count as activity.
     View {
         reply: Reply<Arc<View>>,
     },
@@ -33,36 +33,36 @@ pub(crate) enum Command {
     Touch {
         reply: Reply<()>,
     },
-    /// Does the sandbox answer? Does not count as activity.
+    /// Checks that the sandbox answers. Does not count as activity.
     Check {
         reply: Reply<()>,
     },
-    /// Kills the run of this name, if it is in progress; its end is told as any other's.
+    /// Kills the run of this name if it is in progress. Its end is reported like any other.
     Cancel {
         run_id: RunId,
         reply: Reply<()>,
     },
-    /// Has the sandbox keep a note for the next server.
+    /// Stores a note in the sandbox for the next server.
     Remember {
         note: Bytes,
-        /// Whose it is, if several servers share their callers.
+        /// The key of its caller, if several servers share callers.
         caller: Option<CallerKey>,
     },
     Close {
         reply: Reply<()>,
     },
-    /// Ends the session if nobody has used it for so long, and gives its permit to whoever asks; nothing
-    /// happens, and there is no permit, if somebody has.
+    /// Ends the session if it has been unused for this long, and returns its permit; otherwise does nothing and returns
+    /// no permit.
     Evict {
         idle: Duration,
         reply: Reply<Option<OwnedSemaphorePermit>>,
     },
-    /// Has the session hibernate at once if nobody uses it, and gives its permit to whoever asks; there is none if
-    /// somebody does, or if it holds much memory even so.
+    /// Makes the session hibernate at once if it is unused, and returns its permit; returns none if it is in use, or
+    /// would still use much memory.
     Rest {
         reply: Reply<Option<OwnedSemaphorePermit>>,
     },
-    /// The permit of a session that has rested, which is used again.
+    /// The permit of a session that hibernated without one and is used again.
     Wake {
         permit: OwnedSemaphorePermit,
     },
@@ -71,31 +71,31 @@ pub(crate) enum Command {
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What interprets it.
+    /// The language whose interpreter runs it.
     pub language: RuntimeName,
-    /// It is a cell of the session's workspace, whose interpreter remembers what earlier cells did.
+    /// It is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
     pub cell: bool,
     /// Its text.
     pub code: Bytes,
-    /// Standard input; nothing to read if there is none.
+    /// Standard input; empty if `None`.
     pub stdin: Option<Bytes>,
-    /// When it is killed.
+    /// The time after which it is killed.
     pub timeout: Duration,
     /// Kills it when cancelled.
     pub cancel: CancellationToken,
-    /// Where it is told, a few times a second, how the run goes.
+    /// Receives the run's progress a few times a second.
     pub progress: Option<watch::Sender<Progress>>,
 }
 
 impl Command {
-    /// Asks for an operation.
+    /// The command for an operation.
     pub(crate) fn operate<O: Operation>(operation: O, reply: Reply<O::Output>) -> Self {
         Self::Operate(erased(operation, reply))
     }
 
-    /// Answers with an error, whatever was asked.
+    /// Answers any command with an error.
     pub(crate) fn refuse(self, error: Error) {
-        // A caller that no longer waits is no error.
+        // It is no error if the caller no longer waits.
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),

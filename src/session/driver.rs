@@ -1,5 +1,5 @@
-//! The task that owns a session: it starts the sandbox, asks the rules, makes the calls, and sees
-//! to it that the sandbox is gone when the session is.
+//! The task that owns a session: it starts the sandbox, applies the rules, makes the calls, and removes the sandbox
+//! when the session ends.
 //!
 //! ```text
 //! commands --> [start] --> loop: command | work done | link ended | expired | shutdown
@@ -7,10 +7,10 @@
 //!                                   '--> work: calls over the link, replies when they finish
 //! ```
 //!
-//! This file is the loop. [`work`] is what is under way beside it, [`runs`] how a run begins and ends,
-//! [`sleep`] what becomes of a session that nobody uses, [`ending`] how it ends.
+//! This file is the loop. [`work`] is the work in progress beside it, [`runs`] how a run begins and ends, [`sleep`] how
+//! an unused session hibernates, [`ending`] how it ends.
 //!
-//! A caller's future is only a receipt: what it asked for is done here, whether it waits or not.
+//! The task completes a caller's command whether the caller still waits for the answer or not.
 
 mod ending;
 mod runs;
@@ -67,7 +67,7 @@ pub(crate) async fn drive(mut setup: Setup) {
             driver.had_state = has_state;
             match begun {
                 Ok(begun) => driver.remembering.extend(begun.remembering),
-                // Cut off, or the sandbox has gone: then what the archive has stays as it is.
+                // Cut off, or the sandbox has ended: the archived version stays as it is.
                 Err(_) => driver.setup.archiving = None,
             }
             driver.run().await;
@@ -78,7 +78,7 @@ pub(crate) async fn drive(mut setup: Setup) {
                 setup.observers.notify(&SessionEvent::NotStarted);
             }
             drop(setup.observers);
-            // The permit and the name are free first: whoever is told may try again at once.
+            // Release the permit and the name first: a caller that gets the error may try again at once.
             drop(setup.lease);
             setup.commands.close();
             while let Some(command) = setup.commands.recv().await {
@@ -93,11 +93,11 @@ pub(crate) struct Resumed {
     pub(crate) sandbox: Sandbox,
     pub(crate) link: Link,
     pub(crate) owner: LinkOwner,
-    /// What still runs in it.
+    /// The run that is still in progress in it.
     pub(crate) leftover: Option<Leftover>,
 }
 
-/// Runs a session that goes on from a sandbox that is there to the end of that.
+/// Runs a session in a sandbox that was taken over, until that ends.
 pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     let Resumed { sandbox, link, owner, leftover } = resumed;
     setup.observers.notify(&SessionEvent::Started {
@@ -108,7 +108,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     });
     let mut driver = Driver::new(setup, sandbox, link, owner);
     driver.is_remembered = true;
-    // What it has may be anything: what is stopped may lose it.
+    // Its variables are unknown: assume some in each language, so that their loss is reported.
     driver.remembering = [RuntimeName::PYTHON, RuntimeName::JAVASCRIPT].into();
     if let Some(leftover) = leftover
         && driver.state.begin_run(Instant::now()).is_ok()
@@ -124,37 +124,37 @@ struct Driver {
     link: Link,
     link_owner: LinkOwner,
     state: State,
-    /// There is no sandbox: it is kept until somebody uses the session.
+    /// It has no sandbox: the sandbox is saved on disk until the session is used.
     asleep: bool,
-    /// It goes on from a state in which there may be anything.
+    /// It resumed from a saved state, which may contain any variables.
     had_state: bool,
-    /// What was last told of it.
+    /// The phase that observers were last told.
     phase: Phase,
     work: FuturesUnordered<BoxFuture<'static, Finished>>,
     turns: Turns,
     explainer: Explainer,
     truncated: TruncatedRuns,
     view: SharedView,
-    /// Languages in which cells have run, whose variables a caller may believe to be there.
+    /// Languages in which cells have run, so that a caller may expect variables.
     remembering: HashSet<RuntimeName>,
-    /// Those of them of which a caller has heard that a stop of the next cell may lose the variables.
+    /// The languages among them whose caller was told that a stop of the next cell may lose the variables.
     at_risk: HashSet<RuntimeName>,
-    /// Names the files that there are, as far as is known here: another after each run and upload.
+    /// The version of the files, as far as is known here: it grows with each run and upload.
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
     /// The run in progress.
     run_id: Option<RunId>,
-    /// Cancelled when the caller of the run in progress no longer wants it.
+    /// Cancelled when the caller of the run in progress no longer waits for it.
     cancelled: CancellationToken,
     /// When the run in progress is killed at the latest.
     run_deadline: Option<Instant>,
-    /// A run that came while a cancelled one was being killed, or while what the last one has drawn was read. Both
-    /// take milliseconds: whoever tries again at once shall not hear that the session is busy.
+    /// A run that arrived while a cancelled run was being killed, or while the pictures of the last run were being
+    /// read. Both take milliseconds, so a caller that retries at once does not get the error that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
-    /// The run of which is being read what it has drawn.
+    /// The run whose pictures are being read.
     drawn_by: Option<RunId>,
-    /// Its sandbox says whose session it is: the next server can go on with it.
+    /// Its sandbox has a note that says whose session it is, so that the next server can take it over.
     is_remembered: bool,
 }
 
@@ -163,7 +163,7 @@ enum Event {
     Finished(Finished),
     LinkEnded,
     Expired,
-    /// For long enough to hibernate.
+    /// Unused for long enough to hibernate.
     Unused,
     Shutdown,
 }
@@ -223,7 +223,7 @@ impl Driver {
                         break ending;
                     }
                 }
-                // Nobody can reach the session any more.
+                // No handle is left, so the session can no longer be reached.
                 Event::Command(None) => break Ending::Closed(None),
                 Event::Finished(finished) => self.finish(finished),
                 Event::LinkEnded => break Ending::Died,
@@ -247,8 +247,7 @@ impl Driver {
         let can_hibernate = self.preloads() || self.setup.spec.kept_as.is_some();
         let unused = reached(self.state.hibernates_at().filter(|_| can_hibernate));
         tokio::select! {
-            // Results before news: work that has finished is answered as what it is, even if the
-            // sandbox died right after it.
+            // Results first: finished work gets its own result, even if the sandbox died right after it.
             biased;
             Some(finished) = self.work.next() => Event::Finished(finished),
             () = self.setup.shutdown.cancelled() => Event::Shutdown,
@@ -260,7 +259,7 @@ impl Driver {
         }
     }
 
-    /// Begins what is asked for; says so if that is the end.
+    /// Begins a command; returns the ending if the command ends the session.
     fn begin(&mut self, command: Command) -> Option<Ending> {
         match command {
             Command::Run { program, reply } => self.begin_run(program, reply),
@@ -292,8 +291,8 @@ impl Driver {
             Command::Close { reply } => return Some(Ending::Closed(Some(reply))),
             Command::Wake { permit } => self.setup.lease.give_permit(permit),
             Command::Evict { idle, reply } => {
-                // What was true when it was asked may no longer be. Whoever no longer waits for the
-                // permit needs none.
+                // The session may have been used since the request. A caller that no longer waits for the permit does
+                // not need it.
                 self.setup.usage.set(self.state.unused_since());
                 let unused = self.setup.usage.idle_for(Instant::now());
                 if unused.is_some_and(|unused| unused >= idle) && !reply.is_closed() {
@@ -313,7 +312,7 @@ impl Driver {
         self.work.push(seen.boxed());
     }
 
-    /// Answers. A caller that no longer waits is no error.
+    /// Sends the answer. It is no error if the caller no longer waits.
     fn finish(&mut self, finished: Finished) {
         match finished {
             Finished::Run(run) => self.finish_run(*run),
@@ -388,7 +387,7 @@ impl Driver {
         }
     }
 
-    /// There is something to load before a run, and to give up.
+    /// Whether modules are loaded before a run, which hibernation gives up.
     fn preloads(&self) -> bool {
         self.setup.preload.is_some()
     }
@@ -401,7 +400,7 @@ impl Driver {
     }
 }
 
-/// Waits for this time; for ever, if there is none.
+/// Waits until this time; forever if there is none.
 async fn reached(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at.into()).await,

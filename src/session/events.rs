@@ -1,7 +1,7 @@
-//! What happens in a session, told once by its driver and heard by all who keep account of it.
+//! The events of a session, sent once by its driver to all observers.
 //!
 //! ```text
-//!                        .--> metrics   counters, and what there is now
+//!                        .--> metrics   counters, and present values
 //!   driver --notify(event)--> history   for people who view the session
 //!                        '--> log       for the operator
 //! ```
@@ -14,33 +14,33 @@ use protocol::message::{RuntimeName, WarmDone};
 use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
 use crate::link::Memory;
 
-/// Something that has happened in a session.
+/// An event of a session.
 #[derive(Debug)]
 pub(crate) enum SessionEvent<'a> {
     /// Its sandbox runs and its agent has answered.
     Started {
-        /// The backend's name for it.
+        /// The backend's name for the sandbox.
         sandbox: &'a str,
         took: Duration,
         memory: Memory,
         origin: Origin,
     },
-    /// Its sandbox is kept and gone until somebody uses the session.
+    /// Its sandbox was saved on disk and has ended, until the session is used.
     Slept,
     /// Its sandbox could not be started.
     NotStarted,
-    /// The next run starts warm, or the agent has said why it will not.
+    /// The next run starts warm, or the agent has reported why it will not.
     Warmed {
         done: WarmDone,
         took: Duration,
     },
-    /// It does something else now.
+    /// Its phase changed.
     Phase(Phase),
     RunBegan {
         run_id: &'a RunId,
         program: &'a Program,
     },
-    /// A run that began could not be carried out.
+    /// A run that had begun could not be carried out.
     RunFailed {
         run_id: &'a RunId,
     },
@@ -48,12 +48,12 @@ pub(crate) enum SessionEvent<'a> {
         report: &'a RunReport,
         language: &'a RuntimeName,
     },
-    /// What a run that has ended had drawn, as far as it is kept.
+    /// The pictures of a run that has ended, as far as they are kept.
     Drawn {
         run_id: &'a RunId,
         pictures: &'a [Picture],
     },
-    /// The last cells of a language were taken back.
+    /// The last cells of a language were undone.
     Undone {
         language: &'a RuntimeName,
         cells: u32,
@@ -66,7 +66,7 @@ pub(crate) enum SessionEvent<'a> {
     FileRead {
         bytes: usize,
     },
-    /// It was saved to the archive or brought back from it, or could not be.
+    /// It was saved to the archive or restored from it, or this failed.
     Archived {
         action: &'static str,
         outcome: &'static str,
@@ -76,14 +76,14 @@ pub(crate) enum SessionEvent<'a> {
     Ended(EndReason),
 }
 
-/// What a session begins with.
+/// The origin of a session's sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A sandbox that is empty.
+    /// A new, empty sandbox.
     New,
-    /// What was kept of the sandbox that it had before.
+    /// A sandbox that resumed from the session's saved state.
     Woken,
-    /// The sandbox that another server has left.
+    /// The sandbox of another server, which was taken over.
     Resumed,
 }
 
@@ -98,7 +98,7 @@ pub(crate) enum EndReason {
 }
 
 impl EndReason {
-    /// All there are.
+    /// All reasons.
     pub(crate) const ALL: [Self; 5] =
         [Self::Closed, Self::Expired, Self::Evicted, Self::Died, Self::Shutdown];
 
@@ -114,24 +114,24 @@ impl EndReason {
     }
 }
 
-/// Hears of what happens in sessions.
+/// Is notified of the events of sessions.
 pub(crate) trait Observer: Send + Sync {
-    /// Takes note of it. Must not wait for anything.
+    /// Handles an event. Must not block.
     fn observe(&self, event: &SessionEvent<'_>);
 }
 
-/// Who hears of what happens in one session.
+/// The observers of one session.
 pub(crate) struct Observers(Vec<Box<dyn Observer>>);
 
 impl Observers {
-    /// These and the log.
+    /// These observers and the log.
     pub(crate) fn new(id: &SessionId, others: impl IntoIterator<Item = Box<dyn Observer>>) -> Self {
-        // The log comes last: who reads a line there finds the rest as it says.
+        // The log is last: when a line appears there, the other observers have handled the event.
         let log: Box<dyn Observer> = Box::new(Log(id.clone()));
         Self(others.into_iter().chain([log]).collect())
     }
 
-    /// Tells all of them.
+    /// Notifies all of them.
     pub(super) fn notify(&self, event: &SessionEvent<'_>) {
         for observer in &self.0 {
             observer.observe(event);
@@ -139,7 +139,7 @@ impl Observers {
     }
 }
 
-/// Says what an operator may want to know, and nothing that a caller wrote.
+/// Writes events for the operator to the log, without anything that a caller wrote.
 struct Log(SessionId);
 
 impl Observer for Log {
@@ -159,7 +159,7 @@ impl Observer for Log {
                 let (ready, duration_ms) = (done.ready, millis(*took));
                 tracing::info!(session_id = %id, ready, duration_ms, "session is warm");
             }
-            // What could not be loaded is the operator's to fix, and no caller's.
+            // Modules that could not be loaded are the operator's to fix.
             SessionEvent::Warmed { done, .. } => {
                 let problems = done.problems.iter().take(10).map(|text| printable(text));
                 let problems = problems.collect::<Vec<_>>().join("; ");
@@ -186,7 +186,7 @@ impl Observer for Log {
     }
 }
 
-/// Hears of what is read of a session's files, for as long as somebody reads.
+/// Is notified of reads of a session's files, for as long as a reader lives.
 pub(crate) type ReadObserver = Arc<dyn Observer>;
 
 fn millis(took: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! What a failed call over the link means to a caller, where the kind of call makes no difference.
+//! Explains failed calls over the link to callers, if the kind of call makes no difference.
 
 use model::SessionId;
 use protocol::message::{FailureCode, RuntimeName};
@@ -6,28 +6,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{error::Error, link::LinkError};
 
-/// What is different in the session now.
+/// A change of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing.
+    /// No change.
     None,
-    /// There is a new file, or a new version of one, of so many bytes.
+    /// A file of this size was added, or has a new version.
     FileAdded {
         /// Its size.
         bytes: u64,
     },
-    /// The interpreter of a language has gone back or begun anew.
+    /// The interpreter of a language was rolled back or restarted.
     Reset {
-        /// Whose interpreter.
+        /// The interpreter's language.
         language: RuntimeName,
-        /// So many cells were taken back, if it has gone back.
+        /// The number of cells that were undone, if it was rolled back.
         undone: Option<u32>,
-        /// No cell that has lasted is left in it.
+        /// No cell that lasted remains in it.
         is_empty: bool,
-        /// Files are gone.
+        /// Files were removed.
         files: bool,
     },
-    /// The sandbox is gone or cannot be trusted any more: the session ends.
+    /// The sandbox has ended or cannot be trusted any more: the session ends.
     SandboxGone,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Explainer {
     pub(super) data_limit: u64,
     /// Cancelled when the session is closed.
     pub(super) stop: CancellationToken,
-    /// Cancelled when it is left to the next server.
+    /// Cancelled when the session is left to the next server.
     pub(super) left: CancellationToken,
 }
 
-/// What a caller is told whose session goes on with the next server.
+/// The error of a caller whose session the next server takes over.
 pub(crate) fn left() -> Error {
     let why = "The server is being replaced. The session goes on with the next one, and so does what runs in it: \
                call again in a moment, and look at what is there.";
@@ -51,8 +51,7 @@ pub(crate) fn left() -> Error {
 }
 
 impl Explainer {
-    /// The error that a caller gets, and what has become of the sandbox. The text names what the call
-    /// was about.
+    /// The error that a caller gets, and the effect on the session. `subject` names what the call was about.
     pub(super) fn explain(&self, error: LinkError, subject: &str) -> (Error, Effect) {
         match error {
             LinkError::Refused(failure) => {
@@ -65,7 +64,7 @@ impl Explainer {
                                    another language, or leave session_id out.";
                         Error::UnsupportedLanguage(why.into())
                     }
-                    // Without the path, which is the user's and not the log's.
+                    // Without the path, which belongs to the user and not into the log.
                     _ => Error::internal(&format!("{:?}: {}", failure.code, failure.detail)),
                 };
                 (error, Effect::None)
@@ -80,7 +79,7 @@ impl Explainer {
         }
     }
 
-    /// The agent's side did what an agent does not do. Its session ends, and only that.
+    /// The agent violated the protocol. Its session ends, and only that one.
     fn broken(&self, why: &str) -> (Error, Effect) {
         tracing::warn!(session_id = %self.id, why, "the sandbox broke the protocol");
         self.died()

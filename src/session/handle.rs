@@ -1,4 +1,4 @@
-//! How a session's task is reached from outside.
+//! The interface of a session's task for other tasks.
 
 use std::{
     sync::Arc,
@@ -28,42 +28,42 @@ use crate::{
 /// Commands that may wait for a session that is still starting.
 const QUEUED_COMMANDS: usize = 64;
 
-/// Reaches a session's task. Clones reach the same.
+/// The interface of a session's task. Clones reach the same task.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     /// Its name.
     pub(crate) id: SessionId,
-    /// Tells it from every other session of this server, whatever its name.
+    /// Distinguishes it from every other session of this server, whatever its name.
     pub(crate) number: u64,
-    /// When somebody asked for it.
+    /// When a caller asked for it.
     pub(crate) since: Timestamp,
-    /// For how long it may be unused.
+    /// How long it may be unused.
     pub(crate) ttl: Duration,
     /// It ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// It goes on from what another server has kept of it, as far as was known before it began.
+    /// It continues an earlier session (saved, archived or taken over), as far as was known before it began.
     pub(crate) is_kept: bool,
-    /// What the archive has to know of it.
+    /// Facts about it for the archive.
     pub(crate) archived: Arc<Archived>,
-    /// What it has instead of what the server's settings say.
+    /// Its own settings, which override the server's.
     pub(crate) own: OwnSettings,
-    /// What its sandbox was made from, if it was made here and that is known.
+    /// The image of its sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
-    /// What became of that.
+    /// How it resumed from saved state.
     pub(crate) beginning: Beginning,
-    /// What it has done.
+    /// Its runs so far.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
     pub(crate) usage: Usage,
-    /// Cancelled when it is left to another server.
+    /// Cancelled when the session is left to another server.
     pub(crate) let_go: CancellationToken,
-    /// Packages that were installed. Held while one is.
+    /// Packages that were installed. Locked while one is being installed.
     pub(crate) packages: Arc<tokio::sync::Mutex<Present>>,
     commands: mpsc::Sender<Command>,
 }
 
 impl Handle {
-    /// One for a new session, and where its task receives what it is asked.
+    /// A handle for a new session, and the receiver of its commands.
     pub(crate) fn new(
         id: &SessionId,
         number: u64,
@@ -95,37 +95,37 @@ impl Handle {
         )
     }
 
-    /// One whose session has no task, for tests of what only looks at it.
+    /// A handle without a task, for tests that only read it.
     #[cfg(test)]
     pub(crate) fn detached(id: SessionId, number: u64, usage: Usage) -> Self {
         Self::new(&id, number, Duration::from_secs(60), watch::channel(History::default()).1, usage)
             .0
     }
 
-    /// The same, for whoever asks for it now.
+    /// The same, for a caller that asks for it now.
     pub(crate) fn asked_for_now(self) -> Self {
         Self { since: Timestamp::now(), ..self }
     }
 
-    /// The same, for a call that it ends with.
+    /// The same, for a session that ends with its call.
     pub(crate) fn stateless(self) -> Self {
         Self { is_stateless: true, ..self }
     }
 
-    /// Its task takes no more commands.
+    /// Whether its task takes no more commands.
     pub(crate) fn is_ended(&self) -> bool {
         self.commands.is_closed()
     }
 
-    /// Hands a command over, or gives it back if the session has ended.
+    /// Sends a command, or returns it if the session has ended.
     pub(crate) async fn send(&self, command: Command) -> std::result::Result<(), Command> {
         self.commands.send(command).await.map_err(|mpsc::error::SendError(unsent)| unsent)
     }
 
-    /// Asks for something and waits until it is done.
+    /// Sends a command and waits for the answer.
     ///
     /// # Errors
-    /// Whatever was asked for may fail; a session that has ended is not found.
+    /// If the command fails. If the session has ended, it is not found.
     pub(crate) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let sent = self.send(command(reply)).await;
@@ -133,21 +133,21 @@ impl Handle {
         received(answer).await
     }
 
-    /// Ends it. Its sandbox is gone and its permit free when this returns.
+    /// Ends it. Its sandbox has been removed and its permit is free when this returns.
     ///
     /// # Errors
-    /// It has died meanwhile, or was gone already.
+    /// If it has died meanwhile, or had ended already.
     pub(crate) async fn close(&self) -> Result<()> {
         self.ask(|reply| Command::Close { reply }).await
     }
 
-    /// Has its sandbox keep a note for the next server, and waits for nothing. One that has more to do than it can
-    /// be told goes without.
+    /// Makes its sandbox store a note for the next server, without waiting. If the queue of commands is full, the note
+    /// is not stored.
     pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
         let _ = self.commands.try_send(Command::Remember { note, caller });
     }
 
-    /// Asks it to end, and waits for nothing. One that has more to do than it can be told ends unused.
+    /// Asks it to end, without waiting. If the queue of commands is full, it expires later.
     pub(crate) fn close_unheard(&self) {
         let (reply, _) = oneshot::channel();
         let _ = self.commands.try_send(Command::Close { reply });
@@ -158,24 +158,24 @@ impl Handle {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
     }
 
-    /// Ends it if nobody has used it for so long, and yields its permit; none if somebody has.
+    /// Ends it if it has been unused for this long, and returns its permit; `None` if it has been used.
     ///
     /// # Errors
-    /// It has ended by itself.
+    /// If it has ended by itself.
     pub(crate) async fn evict(&self, idle: Duration) -> Result<Option<OwnedSemaphorePermit>> {
         self.ask(|reply| Command::Evict { idle, reply }).await
     }
 
-    /// Has it hibernate if nobody uses it, and yields its permit; none if somebody does, or if it would hold much
-    /// memory even so.
+    /// Makes it hibernate if it is unused, and returns its permit; `None` if it is in use, or would still use much
+    /// memory.
     ///
     /// # Errors
-    /// It has ended by itself.
+    /// If it has ended by itself.
     pub(crate) async fn rest(&self) -> Result<Option<OwnedSemaphorePermit>> {
         self.ask(|reply| Command::Rest { reply }).await
     }
 
-    /// When it ends if nobody uses it from now on.
+    /// When it expires if it is not used until then.
     pub(crate) fn expires(&self) -> Timestamp {
         let idle = self.idle_for(Instant::now()).unwrap_or_default();
         let left = SignedDuration::try_from(self.ttl.saturating_sub(idle));
@@ -184,7 +184,7 @@ impl Handle {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// For how long nobody has used it; `None` while somebody does.
+    /// How long it has been unused; `None` while it is in use.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.usage.idle_for(now)
     }

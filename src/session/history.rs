@@ -1,8 +1,8 @@
-//! What a session has done, for people who view it and to do it again: its last runs, in memory, bounded,
-//! and gone with the session. Where a folder is set, memory is not the bound: the texts of older runs are there.
+//! The history of a session, for viewers: its last runs, in memory, limited, and removed with the session. If a folder
+//! is set, the texts of older runs are stored there, and more runs are kept.
 //!
-//! The task of the session writes it; viewers read the newest state without asking the task, so that
-//! viewing does not count as activity and holds nothing up.
+//! The session's task writes it. Viewers read the newest version without asking the task, so that viewing does not
+//! count as activity and delays nothing.
 
 use std::{
     borrow::Cow, collections::VecDeque, io, mem, ops::RangeInclusive, path::Path, sync::Arc,
@@ -25,33 +25,32 @@ use super::{
 };
 use crate::notes::Notes;
 
-/// Runs that are remembered, in memory alone and with a folder.
+/// Runs that are kept, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
 const MAX_RUNS_ON_DISK: usize = 2000;
 
-/// Bytes that the sessions of a server remember together, if all are used to the full.
+/// Bytes that the sessions of a server keep together, if all use their share.
 const MAX_BYTES_OF_ALL: usize = 16 << 20;
 
-/// Bytes that a session may remember, at least and at most, however many there are. The newest run is
-/// remembered, whatever it takes.
+/// The smallest and the largest number of bytes that a session may keep, however many sessions there are. The newest
+/// run is always kept.
 const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 
-/// Characters that are shown of a program's first line.
+/// Characters of a program's first line that are shown.
 const MAX_LINE_CHARS: usize = 80;
 
-/// How much more a session may remember whose texts are on disk, as what is known of a run without them stays in
-/// memory.
+/// How many times more bytes a session with texts on disk may keep, as the rest of each run stays in memory.
 const MORE_WITH_DISK: usize = 4;
 
-/// What a run takes besides its texts.
+/// Bytes of a run besides its texts.
 const RUN_BYTES: usize = 512;
 
-/// What a session has done so far. Cheap to clone.
+/// The history of a session so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     max_bytes: usize,
-    /// For the texts that do not fit into memory.
+    /// The file for texts that do not fit into memory.
     shelf: Option<Arc<Shelf>>,
     forgotten: usize,
     version: u64,
@@ -62,25 +61,25 @@ pub struct History {
 /// A run, in progress or ended.
 #[derive(Debug, Clone)]
 pub struct PastRun {
-    /// Names the run.
+    /// The id of the run.
     pub run_id: RunId,
     /// When it was asked for.
     pub begun: Timestamp,
-    /// What it is written in.
+    /// The language of its code.
     pub language: RuntimeName,
-    /// It is a cell of the workspace, and no program of its own.
+    /// It is a cell of the workspace, not a program of its own.
     pub is_cell: bool,
-    /// All of it; empty if it is on disk, where [`whole`](Self::whole) finds it, as it finds the other texts.
+    /// Its whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
     pub code: String,
     /// The first line of its source that is not blank, as printable text of at most 80 characters.
     pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
-    /// Where its texts are, if they are not in memory.
+    /// The position of its texts on disk, if they are not in memory.
     shelved: Option<Shelved>,
 }
 
-/// What may be on disk of a run.
+/// The texts of a run that may be on disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Texts {
     code: String,
@@ -94,17 +93,17 @@ struct Texts {
 pub struct RunEnd {
     /// Why it ended.
     pub outcome: Outcome,
-    /// As in its report.
+    /// The exit code of its report.
     pub exit_code: i32,
     /// Wall time of the code.
     pub elapsed: Duration,
-    /// Standard output, as its caller was shown it.
+    /// Standard output, as its caller saw it.
     pub stdout: String,
-    /// The same of standard error.
+    /// Standard error, as its caller saw it.
     pub stderr: String,
     /// The notes on it.
     pub notes: Notes,
-    /// What the workspace has of it, if it was a cell.
+    /// Its effect on the workspace, if it was a cell.
     pub cell: Option<PastCell>,
     /// New and changed files, by path.
     pub artifacts: Vec<Artifact>,
@@ -114,7 +113,7 @@ pub struct RunEnd {
     pictures: Vec<(DataPath, Kept)>,
 }
 
-/// Where a picture is kept.
+/// The place where a picture is kept.
 #[derive(Debug, Clone)]
 enum Kept {
     InMemory(Bytes),
@@ -124,20 +123,20 @@ enum Kept {
 /// A cell that has ended.
 #[derive(Debug, Clone)]
 pub struct PastCell {
-    /// Cells that its interpreter had run with it.
+    /// Cells that its interpreter has counted, including this one unless it was rolled back.
     pub count: u64,
-    /// What became of the variables.
+    /// The state of the variables after it.
     pub state: CellState,
     /// The value of its last expression.
     pub result: Option<String>,
-    /// What happened and what to do, in one sentence, unless it succeeded.
+    /// The error and what to do about it, in one sentence, unless it succeeded.
     pub error_message: Option<String>,
-    /// It was taken back later.
+    /// It was undone later.
     pub is_undone: bool,
 }
 
 impl History {
-    /// An empty one, of one of so many sessions.
+    /// The empty history of one of so many sessions.
     fn of(sessions: usize, shelf: Option<Arc<Shelf>>) -> Self {
         let max_bytes = MAX_BYTES_OF_ALL / sessions.max(1);
         let max_bytes = max_bytes.clamp(*MAX_BYTES.start(), *MAX_BYTES.end());
@@ -159,12 +158,12 @@ impl History {
         self.runs().last().filter(|run| run.end.is_none())
     }
 
-    /// How many runs there were before those.
+    /// The number of earlier runs, which are no longer kept.
     pub fn forgotten(&self) -> usize {
         self.forgotten
     }
 
-    /// Another after each change.
+    /// A number that grows with each change.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -174,7 +173,7 @@ impl History {
         self.changed
     }
 
-    /// What the session does now.
+    /// The present phase of the session.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -199,7 +198,7 @@ impl History {
         self.forget();
     }
 
-    /// What could not be carried out was no run.
+    /// Removes a run that could not be carried out.
     fn fail(&mut self, run_id: &RunId) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
         self.runs.retain(|run| run.run_id != *run_id);
@@ -207,7 +206,7 @@ impl History {
 
     fn end(&mut self, report: &RunReport) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
-        // One runs at a time, so it is the last.
+        // Only one runs at a time, so it is the last.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
@@ -232,7 +231,7 @@ impl History {
         self.forget();
     }
 
-    /// Keeps what a run that has ended had drawn, as far as it is among its artifacts.
+    /// Keeps the pictures of a run that has ended, if they are among its artifacts.
     fn draw(&mut self, run_id: &RunId, pictures: &[Picture]) {
         let kept = |picture: &Picture| (picture.path.clone(), self.kept(&picture.bytes));
         let run = self.runs.iter().rposition(|run| run.run_id == *run_id);
@@ -247,13 +246,13 @@ impl History {
         self.forget_pictures();
     }
 
-    /// On disk, if there is a place.
+    /// Stores a picture on disk if possible, otherwise in memory.
     fn kept(&self, picture: &Bytes) -> Kept {
         let on_disk = self.shelf.as_ref().and_then(|shelf| shelf.add_bytes(picture).ok());
         on_disk.map_or_else(|| Kept::InMemory(picture.clone()), Kept::OnDisk)
     }
 
-    /// The last of the cells that have left something behind were taken back.
+    /// Marks the last cells that lasted as undone.
     fn undo(&mut self, language: &RuntimeName, cells: u32) {
         let of_language = self.runs.iter_mut().rev().filter(|run| run.language == *language);
         let lasting = of_language.filter(|run| run.end.as_ref().is_some_and(RunEnd::has_lasted));
@@ -266,7 +265,7 @@ impl History {
         self.changed = Some(Timestamp::now());
     }
 
-    /// Of the pictures in memory, those that were made last are kept.
+    /// Keeps the newest pictures that fit into memory, and drops the others.
     fn forget_pictures(&mut self) {
         let mut left = self.max_bytes;
         for run in self.runs.iter_mut().rev() {
@@ -311,7 +310,7 @@ impl History {
 }
 
 impl Kept {
-    /// Bytes that it takes of memory.
+    /// Bytes of memory that it uses.
     fn memory(&self) -> usize {
         match self {
             Self::InMemory(bytes) => bytes.len(),
@@ -321,7 +320,7 @@ impl Kept {
 }
 
 impl RunEnd {
-    /// A picture as it was when the run ended, if it is kept.
+    /// The picture at this path as it was when the run ended, if it is kept.
     pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {
@@ -330,9 +329,9 @@ impl RunEnd {
         }
     }
 
-    /// It was a cell that its interpreter has counted, and that was not taken back.
+    /// Whether it was a cell that its interpreter has counted, and that was not undone.
     fn has_lasted(&self) -> bool {
-        // The first cell of an interpreter that was lost before has lasted as well.
+        // A cell whose state is `Lost` has lasted too, if it was the first of a new interpreter.
         self.cell.as_ref().is_some_and(|cell| {
             !cell.is_undone && cell.count > 0 && cell.state != CellState::RolledBack
         })
@@ -340,8 +339,8 @@ impl RunEnd {
 }
 
 impl PastCell {
-    /// The number by which its tracebacks and notes call it (`Cell In[7]`), if it has one. A cell that was rolled back
-    /// is no longer counted, so the next one has the same.
+    /// The number of the cell in tracebacks and notes (`Cell In[7]`), if it has one. A cell that was rolled back is no
+    /// longer counted, so the next one has the same number.
     pub fn number(&self) -> Option<u64> {
         match self.state {
             CellState::RolledBack => Some(self.count + 1),
@@ -351,13 +350,13 @@ impl PastCell {
 }
 
 impl PastRun {
-    /// It was a cell, and was taken back later.
+    /// Whether it was a cell that was undone later.
     pub fn is_undone(&self) -> bool {
         let cell = self.end.as_ref().and_then(|end| end.cell.as_ref());
         cell.is_some_and(|cell| cell.is_undone)
     }
 
-    /// With all its texts.
+    /// The run with all its texts.
     ///
     /// # Errors
     /// If they are on disk and cannot be read.
@@ -368,7 +367,7 @@ impl PastRun {
         Ok(Cow::Owned(run))
     }
 
-    /// Puts its texts on disk.
+    /// Moves its texts to disk.
     fn move_to(&mut self, folder: &Arc<Shelf>) -> io::Result<()> {
         let mut texts = Texts::default();
         self.exchange(&mut texts);
@@ -411,17 +410,17 @@ fn first_line(code: &str) -> String {
     without_controls(line.unwrap_or_default().chars().take(MAX_LINE_CHARS))
 }
 
-/// Where a session's task writes what it does.
+/// The observer that writes a session's history.
 #[derive(Debug)]
 pub(crate) struct Journal {
     history: watch::Sender<History>,
-    /// Told of every change in any session.
+    /// Notified of every change in any session.
     changes: Changes,
 }
 
 impl Journal {
-    /// An empty one, of one of so many sessions, and where it is read. In the folder is what does not fit into
-    /// memory.
+    /// The empty history of one of so many sessions, and its reader. Texts that do not fit into memory go to the
+    /// folder.
     pub(crate) fn new(
         changes: Changes,
         sessions: usize,
@@ -460,7 +459,7 @@ impl Observer for Journal {
             }
             SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
             SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
-            // Nobody is shown it before somebody asks.
+            // Viewers see it only when they ask.
             SessionEvent::Drawn { run_id, pictures } => {
                 self.history.send_modify(|history| history.draw(run_id, pictures));
             }
@@ -470,7 +469,7 @@ impl Observer for Journal {
             SessionEvent::FileAdded { .. } => {
                 self.note(|history| history.changed = Some(Timestamp::now()));
             }
-            // What viewers have to hear of it they have heard with the events above.
+            // Viewers have been notified by the events above.
             SessionEvent::Phase(phase) => {
                 self.history.send_if_modified(|history| {
                     history.phase = *phase;
@@ -489,7 +488,7 @@ impl Observer for Journal {
     }
 }
 
-/// Tells all viewers that something is new. Clones tell the same ones.
+/// Notifies all viewers of a change. Clones notify the same viewers.
 #[derive(Debug, Clone)]
 pub(crate) struct Changes(Arc<watch::Sender<()>>);
 

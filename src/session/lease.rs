@@ -1,5 +1,4 @@
-//! What a session holds of the server for as long as it is there: its name, and its permit out of
-//! as many as there may be sessions.
+//! The lease of a session: its name, and one of the `max_sessions` permits, for as long as it lives.
 
 use std::{fmt, sync::Arc};
 
@@ -7,21 +6,20 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::events::EndReason;
 
-/// Who gave a lease, and hears what becomes of it. Sessions are told by their number.
+/// The issuer of leases, which is notified of their end. Sessions are identified by their number.
 pub(crate) trait Lessor: Send + Sync {
-    /// The session can no longer be reached: its name is free. There is no reason if it has never
-    /// started.
+    /// The session can no longer be reached: its name is free. `why` is `None` if it has never started.
     fn name_released(&self, number: u64, why: Option<EndReason>);
 
     /// Its permit is free.
     fn permit_freed(&self, number: u64);
 
-    /// A sandbox may have been left behind.
+    /// A sandbox may not have been removed.
     fn sandbox_may_be_left(&self);
 }
 
-/// A session's name and permit; one that was there before its server had room for it has none. Both are given back at the latest when it is dropped, so that even a
-/// task that panics keeps neither.
+/// A session's name and permit. A session that was taken over while its server was full has no permit. Dropping the
+/// lease returns both, so that they are free even if the task panics.
 pub(crate) struct Lease {
     lessor: Arc<dyn Lessor>,
     number: u64,
@@ -40,7 +38,7 @@ impl Lease {
         Self { lessor, number, has_name: true, started: false, permit }
     }
 
-    /// The session has a sandbox.
+    /// Records that the session has a sandbox.
     pub(super) fn sandbox_started(&mut self) {
         self.started = true;
     }
@@ -52,17 +50,17 @@ impl Lease {
         }
     }
 
-    /// The session has a permit again.
+    /// Records that the session has a permit again.
     pub(super) fn give_permit(&mut self, permit: OwnedSemaphorePermit) {
         self.permit = Some(permit);
     }
 
-    /// Takes the permit out, for another session.
+    /// Removes the permit, for another session.
     pub(super) fn take_permit(&mut self) -> Option<OwnedSemaphorePermit> {
         self.permit.take()
     }
 
-    /// Remembers that the sandbox could not be removed for certain.
+    /// Records that the sandbox may not have been removed.
     pub(super) fn sandbox_may_be_left(&self) {
         self.lessor.sandbox_may_be_left();
     }
@@ -72,7 +70,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.permit = None;
         self.lessor.permit_freed(self.number);
-        // A task that says nothing of its end has panicked.
+        // A task that did not release its name has panicked.
         self.release_name(EndReason::Died);
     }
 }

@@ -1,16 +1,15 @@
-//! A session: what a caller holds. One sandbox and one task that owns it.
+//! A session: one sandbox, and one task that owns it.
 //!
-//! - [`state`]: the rules, pure. [`phase`]: what it is doing, in one word.
-//! - [`setup`]: what it is made with; [`handle`]: how it is reached; [`lease`]: what it holds of the server.
-//! - [`driver`]: the task; [`command`]: what it can be asked; [`reply`]: where the answer goes;
-//!   [`sandbox`]: starting and ending.
-//! - [`run`]: a program from start to end; [`report`]: what a caller is told of it.
-//! - [`operations`]: what can be done beside runs, a file each; [`explain`]: what their failures mean.
-//! - [`events`]: what happens, and who hears of it; [`history`]: what it has done, for its viewers;
-//!   [`pictures`]: what it has drawn.
+//! - [`state`]: the rules, pure. [`phase`]: what it is doing.
+//! - [`setup`]: the parts it is started with; [`handle`]: its interface; [`lease`]: its name and permit.
+//! - [`driver`]: the task; [`command`]: its commands; [`reply`]: their answers; [`sandbox`]: starting and ending.
+//! - [`run`]: a program from start to end; [`report`]: the result that its caller gets.
+//! - [`operations`]: operations beside runs, a file each; [`explain`]: what their failures mean.
+//! - [`events`]: what happens, and its observers; [`history`]: past runs, for viewers; [`pictures`]: their pictures.
+//! - [`archiving`]: restore and save with the archive; [`hold`]: sandboxes that outlive their stream.
 //! - [`traceback`]: tracebacks without what a model cannot act on.
 //! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.
-//! - [`reader`]: reading a file in pieces, past the task; [`usage`]: whether it is in use.
+//! - [`reader`]: reading a file in pieces, without the task; [`usage`]: whether the session is in use.
 
 pub(crate) mod archiving;
 mod beginning;

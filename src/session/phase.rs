@@ -1,24 +1,24 @@
-//! What a session is doing, in one word.
+//! The phase of a session, in one word.
 
-/// What a session is doing.
+/// The phase of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Its sandbox is being started.
     #[default]
     Starting,
-    /// Its sandbox waits in the pool, or is being started for it: nobody's session yet.
+    /// Its sandbox waits in the pool, or is being started for it. It has no caller yet.
     Pooled,
-    /// Nothing.
+    /// No run is in progress.
     Idle,
     /// A program is running.
     Running,
-    /// Nothing, for so long that it has given up what makes runs start warm.
+    /// Unused for so long that it has given up what makes runs start warm.
     Hibernating,
 }
 
 impl Phase {
-    /// The documented word, as callers read it: whether an idle session hibernates makes no difference
-    /// to them.
+    /// The documented word for callers. An idle and a hibernating session have the same word, as callers see no
+    /// difference.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting | Self::Pooled => "starting",

@@ -1,5 +1,5 @@
-//! Pictures that a run has made, as they were when it ended, for the record of the session: read when its caller has its
-//! answer, and before the next run, which could change them.
+//! Pictures that a run has made, as they were when it ended, for the session's history. They are read after its caller
+//! has the answer, and before the next run, which could change them.
 
 use bytes::{Bytes, BytesMut};
 use model::{DataPath, artifact::is_picture};
@@ -13,7 +13,7 @@ use crate::link::Link;
 /// Pictures of one run that are kept.
 const MAX_PICTURES: usize = 10;
 
-/// Bytes of one, and of all of a run. The next run waits until they are read.
+/// Bytes of one picture, and of all pictures of a run. The next run waits until they are read.
 const MAX_BYTES: u64 = 2 << 20;
 const MAX_BYTES_OF_RUN: u64 = 4 << 20;
 
@@ -24,7 +24,7 @@ pub(crate) struct Picture {
     pub(crate) bytes: Bytes,
 }
 
-/// Those among the files that a run has made or changed, the newest last, as far as they may be kept.
+/// The pictures among the files that a run has made or changed, the newest last, within the limits.
 pub(super) fn among(changed: &[FileEntry]) -> Vec<FileEntry> {
     let is_drawn = |file: &&FileEntry| {
         DataPath::relative(&file.path).is_ok_and(|path| is_picture(path.mime()))
@@ -41,8 +41,8 @@ pub(super) fn among(changed: &[FileEntry]) -> Vec<FileEntry> {
     drawn
 }
 
-/// Reads them. What cannot be read, or has changed since, is left out: its file may still be there when somebody wants
-/// the record.
+/// Reads the pictures. A picture that cannot be read, or has changed since, is left out: its file may still exist when
+/// a viewer asks for it.
 pub(super) async fn read(link: &Link, drawn: Vec<FileEntry>) -> Vec<Picture> {
     let mut pictures = vec![];
     for FileEntry { path, stamp } in drawn {

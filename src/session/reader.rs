@@ -1,4 +1,4 @@
-//! Reading a file in pieces, straight over the link: bulk does not go through the session's task.
+//! Reads a file in pieces, directly over the link: the data does not pass through the session's task.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -30,22 +30,21 @@ pub enum ReadError {
     /// The sandbox ended, or the agent refused.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The file is no longer what it was when it was opened.
+    /// The file has changed since it was opened.
     #[error("the file has changed while it was read")]
     Changed,
 }
 
-/// Bounds the memory of all streams that share it. A piece stays in memory for as long as its
-/// reader does not take it, so only so many are large; the others are small, and no stream ever
-/// waits for a slower one.
+/// Limits the memory of all streams that share it. A piece stays in memory until its reader takes it, so only a limited
+/// number are large; the others are small, and no stream ever waits for a slower one.
 #[derive(Debug, Clone)]
 pub struct Pieces(Arc<Semaphore>);
 
-/// Bytes of a piece when many are in memory. Much smaller, and the way to the sandbox and back
-/// costs more than the bytes.
+/// Bytes of a piece if many are in memory. With much smaller pieces, the round trip to the sandbox costs more than the
+/// bytes.
 const SMALL_PIECE_BYTES: usize = 64 << 10;
 
-/// A large piece, which gives its permit back when it is dropped.
+/// A large piece, which returns its permit when it is dropped.
 struct Large(Bytes, #[expect(dead_code, reason = "held, not used")] OwnedSemaphorePermit);
 
 impl AsRef<[u8]> for Large {
@@ -55,7 +54,7 @@ impl AsRef<[u8]> for Large {
 }
 
 impl Pieces {
-    /// So many pieces of a mebibyte at a time, and beyond them 64 KiB for each stream.
+    /// At most `large` pieces of 1 MiB at a time, and besides them 64 KiB for each stream.
     pub fn new(large: usize) -> Self {
         Self(Arc::new(Semaphore::new(large)))
     }
@@ -73,23 +72,23 @@ impl Pieces {
 }
 
 impl FileReader {
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &DataPath {
         &self.path
     }
 
-    /// What it was when it was opened.
+    /// The stamp of the file when it was opened.
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// All of the file, a piece at a time.
+    /// The whole file, a piece at a time.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
         let all = 0..self.stamp.size;
         self.range(all, Pieces::new(1))
     }
 
-    /// These bytes of the file, which it must have, a piece at a time.
+    /// A range of the file, which must exist, a piece at a time.
     pub fn range(
         self,
         range: Range<u64>,
@@ -106,10 +105,10 @@ impl FileReader {
         })
     }
 
-    /// The whole file. The caller has looked at its size.
+    /// The whole file. The caller has checked its size.
     ///
     /// # Errors
-    /// The file has changed since it was opened, or the sandbox has ended.
+    /// If the file has changed since it was opened, or the sandbox has ended.
     pub async fn read(&self) -> Result<Vec<u8>, ReadError> {
         let mut all = Vec::with_capacity(usize::try_from(self.stamp.size).unwrap_or(0));
         while (all.len() as u64) < self.stamp.size {
@@ -123,7 +122,7 @@ impl FileReader {
     /// At most this many bytes, at most [`MAX_BODY`].
     async fn piece(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
         let (done, bytes) = self.link.get(&self.path, offset, len.min(MAX_BODY)).await?;
-        // Half of one version and half of another is no file at all.
+        // A mix of two versions would be no valid file.
         if done.stamp != self.stamp || bytes.is_empty() {
             return Err(ReadError::Changed);
         }

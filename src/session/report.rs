@@ -1,4 +1,4 @@
-//! What a caller is told of a run. Pure: what the link has read and checked in, a report out.
+//! The report that a caller gets of a run. Pure: its input is what the link has read and checked.
 
 use std::time::Duration;
 
@@ -18,42 +18,42 @@ use crate::{
 /// A finished run.
 #[derive(Debug, Clone)]
 pub struct RunReport {
-    /// Names the run.
+    /// The id of the run.
     pub run_id: RunId,
     /// Why it ended.
     pub outcome: Outcome,
-    /// The process's own; -1 at the deadline, 128 + signal if a signal ended it.
+    /// The exit code of the process; -1 at the deadline, 128 + signal if a signal ended it.
     pub exit_code: i32,
     /// Standard output, within the cap.
     pub stdout: Output,
     /// Standard error, within the cap.
     pub stderr: Output,
-    /// New and changed files, by path; none of a program whose exit code is not 0, and all of a cell.
+    /// New and changed files, by path; empty for a program whose exit code is not 0, but not for a cell.
     pub artifacts: Vec<Artifact>,
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
-    /// What a caller could not see otherwise.
+    /// Facts that the caller could not see otherwise.
     pub notes: Notes,
     /// Wall time of the code.
     pub elapsed: Duration,
-    /// How it came to its interpreter.
+    /// How its interpreter was started.
     pub start: Start,
-    /// Time that the agent took for all of it.
+    /// Time that the agent took in total.
     pub agent_elapsed: Duration,
-    /// What it has left of its workspace, if it was a cell.
+    /// Its effect on the workspace, if it was a cell.
     pub cell: Option<CellReport>,
 }
 
-/// What a cell has left of its workspace.
+/// The effect of a cell on its workspace.
 #[derive(Debug, Clone)]
 pub struct CellReport {
-    /// What interprets it.
+    /// The language of the cell.
     pub language: RuntimeName,
-    /// How it ended, in one word.
+    /// The status of the cell, in one word.
     pub status: CellStatus,
-    /// Whether the variables are still there.
+    /// Whether the variables still exist.
     pub state: CellState,
-    /// The interpreter was made for this cell.
+    /// The interpreter was started for this cell.
     pub fresh: bool,
     /// Cells that the interpreter has run so far.
     pub execution_count: u64,
@@ -61,48 +61,49 @@ pub struct CellReport {
     pub result: Option<Output>,
     /// Memory of the interpreter after it, in bytes, if it is known.
     pub memory_bytes: Option<u64>,
-    /// Cells that can be taken back now.
+    /// Cells that can be undone now.
     pub can_undo: u32,
-    /// What happened and what to do, in one sentence, unless it succeeded.
+    /// The error and what to do about it, in one sentence, unless it succeeded.
     pub error_message: Option<String>,
 }
 
-/// Artifacts listed after a run. A program that writes thousands of files shall not flood the
-/// context of the model that started it; `list_artifacts` has them all.
+/// Artifacts that are listed after a run. A program that writes thousands of files must not flood the context of the
+/// model that started it; `list_artifacts` lists all of them.
 const MAX_ARTIFACTS: usize = 50;
 
-/// Largest figure of a sandbox's own that is passed on: more is no longer exact everywhere.
+/// Largest number from a sandbox that is passed on: JSON readers with 64-bit floats do not represent larger ones
+/// exactly.
 pub(crate) const MAX_FIGURE: u64 = (1 << 53) - 1;
 
-/// What the run was allowed.
+/// The limits and settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Wall time.
     pub(crate) timeout: Duration,
-    /// Most that it could have been allowed of it.
+    /// The longest wall time that the settings allow.
     pub(crate) max_timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
     /// How its tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
-    /// What it found around it.
+    /// The kind of environment that programs run in.
     pub(crate) world: World,
 }
 
-/// What a caller believes of the interpreter that a cell meets.
+/// A caller's assumptions about the interpreter in which a cell will run.
 #[derive(Debug, Clone)]
 pub(crate) struct Before {
-    /// What interprets the cell.
+    /// The language of the cell.
     pub(crate) language: RuntimeName,
-    /// There are variables of earlier cells, as far as the caller was told.
+    /// It has variables of earlier cells, according to what the caller was told.
     pub(crate) has_variables: bool,
-    /// The caller was told that a stop of the cell may lose them.
+    /// The caller was told that stopping the cell may lose them.
     pub(crate) is_at_risk: bool,
 }
 
 impl Before {
-    /// What became of the variables. Where the interpreter that had them was gone before the cell began,
-    /// they are lost, however the cell itself ended.
+    /// The state of the variables. If the interpreter that had them ended before the cell began, they are lost, however
+    /// the cell itself ended.
     fn state_after(&self, cell: &CellReply) -> CellState {
         if cell.fresh && self.has_variables { CellState::Lost } else { cell.state }
     }
@@ -114,7 +115,7 @@ fn human_seconds(time: Duration) -> String {
     format!("{seconds} second{}", if is_one { "" } else { "s" })
 }
 
-/// What a caller is told of a run. Of a cell it is known what was before it.
+/// The report of a run. `before` is set for a cell.
 pub(crate) fn report(
     run_id: RunId,
     limits: Limits,
@@ -146,7 +147,7 @@ pub(crate) fn report(
     };
     let cell = run.cell.as_ref().zip(before.as_ref());
     if outcome == Outcome::Ok && cell.is_some_and(|(cell, _)| cell.state != CellState::Kept) {
-        // It has ended its own interpreter, with whatever code.
+        // The cell has ended its own interpreter, whatever its exit code.
         (outcome, exit_code) = (Outcome::Error, 1);
     }
     let stdout = output(&run.stdout);
@@ -191,7 +192,7 @@ pub(crate) fn report(
         can_undo: cell.can_undo,
         error_message,
     });
-    // A cell says it in a field of its own.
+    // A cell has `error_message` for it.
     if let Some(note) = note.filter(|_| cell.is_none()) {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');
@@ -221,7 +222,7 @@ pub(crate) fn report(
     }
 }
 
-/// What a caller is told of a cell that never began, as its interpreter could not be started.
+/// The report of a cell that never began, because its interpreter could not be started.
 pub(crate) fn not_started(run_id: RunId, before: Option<Before>) -> RunReport {
     RunReport {
         run_id,
@@ -258,7 +259,7 @@ fn output(captured: &CapturedOutput) -> Output {
         let text = String::from_utf8_lossy(&[head, tail].concat()).into_owned();
         return Output { text, total: kept, head: kept, is_kept, ..Output::default() };
     }
-    // The cut may have gone through a character; its halves are left out too, not shown as errors.
+    // The cut may have split a character; its halves are left out too, not shown as errors.
     let head = whole_lines_at_start(utf8::whole_end(head));
     let tail = whole_lines_at_end(utf8::whole_start(tail));
     let omitted = captured.total - (head.len() + tail.len()) as u64;
@@ -272,19 +273,19 @@ fn output(captured: &CapturedOutput) -> Output {
     Output { text, truncated: true, gap, total: captured.total, head, whole: None, is_kept: true }
 }
 
-/// A line that was cut is left out as a whole if it is short.
+/// A cut line is left out completely if the part that is shown would be shorter than this.
 const MAX_LEFT_OUT: usize = 500;
 
-/// Without the part of a line that is last.
+/// Removes the incomplete last line.
 fn whole_lines_at_start(text: &[u8]) -> &[u8] {
     match text.iter().rev().take(MAX_LEFT_OUT).position(|byte| *byte == b'\n') {
-        // The mark for what is left out begins a line of its own.
+        // The mark for the omitted bytes begins on a line of its own.
         Some(part) => &text[..text.len() - part - 1],
         None => text,
     }
 }
 
-/// Without the part of a line that is first.
+/// Removes the incomplete first line.
 fn whole_lines_at_end(text: &[u8]) -> &[u8] {
     match text.iter().take(MAX_LEFT_OUT).position(|byte| *byte == b'\n') {
         Some(part) => &text[part + 1..],
@@ -292,7 +293,7 @@ fn whole_lines_at_end(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Shortens its tracebacks. What was captured is kept, unless the agent keeps the whole output.
+/// Shortens its tracebacks. Keeps the captured text, unless the agent keeps the whole output.
 fn shorten(stderr: &mut Output) {
     let Some(short) = traceback::shortened(&stderr.text) else { return };
     let long = std::mem::replace(&mut stderr.text, short);
@@ -301,7 +302,7 @@ fn shorten(stderr: &mut Output) {
         stderr.is_kept = true;
     }
     stderr.head = 0;
-    // The line for what is left out has moved.
+    // The position of the line for the omitted bytes has changed.
     stderr.gap = None;
 }
 
@@ -391,7 +392,7 @@ mod tests {
         assert!(report.stdout.truncated && !report.stderr.truncated);
     }
 
-    /// A cell that ended so, in a new interpreter or not, as its caller had variables or not.
+    /// A cell with this end, in a new interpreter or not, whose caller had variables or not.
     fn cell(end: End, state: CellState, fresh: bool, has_variables: bool) -> RunReport {
         let mut run = run(end, CapturedOutput::default(), b"");
         run.cell = Some(CellReply {
@@ -495,7 +496,7 @@ mod tests {
             let marker = format!("\n[... {omitted} bytes left out ...]\n");
             prop_assert_eq!(shown.text.len() - marker.len() + omitted, bytes.len());
             prop_assert_eq!(shown.total, bytes.len() as u64);
-            // Whoever reads on from there misses nothing and sees no half character.
+            // A caller that reads on from there misses nothing and sees no half character.
             let head = usize::try_from(shown.head)?;
             prop_assert!(text.is_char_boundary(head) && shown.text.starts_with(&text[..head]));
         }

@@ -1,5 +1,5 @@
-//! A run, from the program to the agent's reply: started, watched if somebody wants to know, and
-//! killed when nobody wants it any more.
+//! A run, from the program to the agent's reply: it is started, observed if its caller wants its progress, and killed
+//! when it is no longer wanted.
 
 use std::time::Duration;
 
@@ -15,21 +15,20 @@ use super::command::Program;
 use crate::link::{Link, LinkError, RunReply, RunRequest};
 use crate::progress::Progress;
 
-/// How often somebody who wants to know is told: more often than news are passed on, so that they are
-/// new.
+/// Interval at which progress is read: shorter than that at which it is passed on, so that it is recent.
 const PEEK_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Longest line that is shown, in characters; of a longer one it is the end.
+/// Longest line that is shown, in characters; only the end of a longer line is shown.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// What came of a program.
+/// The result of a program.
 pub(super) struct Ran {
-    /// Names it to the agent.
+    /// The agent's id of the run.
     pub(super) call: u32,
     pub(super) reply: RunReply,
 }
 
-/// Runs a program to its end; kills it when the caller or the session no longer wants it.
+/// Runs a program to its end; kills it when its caller or the session no longer wants it.
 pub(super) async fn execute(
     link: Link,
     program: Program,
@@ -46,7 +45,7 @@ pub(super) async fn execute(
         tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
     };
     let reply = tokio::select! {
-        // A result that is there counts, whatever ended after it.
+        // A result that has arrived counts, even if something ended after it.
         biased;
         reply = &mut finish => reply,
         broken = tell(&link, call, progress) => Err(broken),
@@ -58,7 +57,7 @@ pub(super) async fn execute(
     Ok(Ran { call, reply })
 }
 
-/// Tells how a run goes for as long as somebody listens. Ends only if the link does.
+/// Sends the progress of a run while its receiver is open. Returns only if the link ends.
 async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) -> LinkError {
     if let Some(progress) = progress {
         progress.send_modify(|it| (it.started, it.since) = (true, Some(Instant::now())));
@@ -76,7 +75,7 @@ async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) 
                     *last = next;
                     is_news
                 })),
-                // It is over, and its reply on the way.
+                // The run is over, and its reply is on the way.
                 Err(LinkError::Refused(_)) => break,
                 Err(error) => return error,
             }

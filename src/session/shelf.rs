@@ -1,5 +1,5 @@
-//! Texts of runs that memory has no room for, in a file without a name: it is gone when nobody has it open any
-//! more, with its session or with the server, however that ends.
+//! Texts of runs that memory has no room for, in a file without a name: it is removed when its last handle is closed,
+//! with its session or with the server, however the server ends.
 
 use std::{
     fs::{self, File},
@@ -14,19 +14,19 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Bytes that one session may have in it.
+/// Bytes that one session may store in it.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// A file to which texts are only added.
+/// An append-only file of texts.
 #[derive(Debug)]
 pub(super) struct Shelf {
     file: File,
     end: AtomicU64,
-    /// Bytes that it leaves free on its disk.
+    /// Bytes that must stay free on its disk.
     min_free: u64,
 }
 
-/// Where something lies.
+/// The position of an entry.
 #[derive(Debug, Clone)]
 pub(super) struct Shelved {
     shelf: Arc<Shelf>,
@@ -35,28 +35,28 @@ pub(super) struct Shelved {
 }
 
 impl Shelf {
-    /// A new one on the file system of a folder, which is made if it is not there.
+    /// A new file on the file system of this folder, which is created if it does not exist.
     ///
     /// # Errors
-    /// If no file can be made there.
+    /// If no file can be created there.
     pub(super) fn new(folder: &Path, min_free: u64) -> io::Result<Arc<Self>> {
         fs::create_dir_all(folder)?;
         let file = tempfile::tempfile_in(folder)?;
         Ok(Arc::new(Self { file, end: AtomicU64::new(0), min_free }))
     }
 
-    /// Adds something. Only one task does.
+    /// Appends an entry. Only one task does.
     ///
     /// # Errors
-    /// If the disk is full, or the session has its share of it.
+    /// If the disk is full, or the session's share of it is used up.
     pub(super) fn add(self: &Arc<Self>, texts: &impl Serialize) -> io::Result<Shelved> {
         self.add_bytes(&serde_json::to_vec(texts)?)
     }
 
-    /// Adds bytes. Only one task does.
+    /// Appends bytes. Only one task does.
     ///
     /// # Errors
-    /// As of [`add`](Self::add).
+    /// The errors of [`add`](Self::add).
     pub(super) fn add_bytes(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Shelved> {
         let at = self.end.load(Ordering::Relaxed);
         let end = at + bytes.len() as u64;
@@ -74,7 +74,7 @@ impl Shelf {
 }
 
 impl Shelved {
-    /// Reads it.
+    /// Reads the entry.
     ///
     /// # Errors
     /// If the disk cannot be read.
@@ -82,7 +82,7 @@ impl Shelved {
         Ok(serde_json::from_slice(&self.read_bytes()?)?)
     }
 
-    /// Reads bytes.
+    /// Reads the entry's bytes.
     ///
     /// # Errors
     /// If the disk cannot be read.

@@ -1,4 +1,4 @@
-//! The rules of a session, without time, tasks or sandboxes: what may be done in which state.
+//! The rules of a session, without time, tasks or sandboxes: what is allowed in which state.
 //!
 //! ```text
 //!             first use       Run
@@ -7,22 +7,22 @@
 //!                         '--------------'  run_ended
 //! ```
 //!
-//! Unused for a while, a session hibernates, and for longer, it ends. One that waits for its first use does
-//! neither.
+//! A session that is unused for `hibernate` hibernates; one that is unused for `ttl` ends. A session that waits for its
+//! first use does neither.
 
 use std::time::{Duration, Instant};
 
 use super::phase::Phase;
 
-/// What is going on in a session.
+/// The state of a session.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     running: bool,
-    /// File operations under way.
+    /// File operations in progress.
     operations: usize,
-    /// `None` before its first use, if it waits for one.
+    /// `None` before its first use, if it is in the pool.
     last_used: Option<Instant>,
-    /// It has gone into hibernation since it was last used.
+    /// It has begun to hibernate since it was last used.
     hibernating: bool,
     limits: IdleLimits,
 }
@@ -30,9 +30,9 @@ pub(crate) struct State {
 /// How long a session may be unused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdleLimits {
-    /// Until it hibernates.
+    /// Time until it hibernates.
     pub(crate) hibernate: Duration,
-    /// Until it ends.
+    /// Time until it ends.
     pub(crate) ttl: Duration,
 }
 
@@ -42,12 +42,12 @@ impl State {
         Self { last_used: Some(now), ..Self::waiting(limits) }
     }
 
-    /// A session that waits for somebody to use it.
+    /// A session that waits for its first use.
     pub(crate) fn waiting(limits: IdleLimits) -> Self {
         Self { running: false, operations: 0, last_used: None, hibernating: false, limits }
     }
 
-    /// Takes note of a run, unless there is one already.
+    /// Records the start of a run, unless one is in progress.
     pub(crate) fn begin_run(&mut self, now: Instant) -> Result<(), Busy> {
         if self.running {
             return Err(Busy);
@@ -57,7 +57,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes note of a file operation; there may be any number.
+    /// Records the start of a file operation; any number may be in progress.
     pub(crate) fn begin_operation(&mut self, now: Instant) {
         self.operations += 1;
         self.touch(now);
@@ -88,7 +88,7 @@ impl State {
         self.running
     }
 
-    /// What is to be seen of it.
+    /// The phase that viewers see.
     pub(crate) fn phase(&self) -> Phase {
         match self.last_used {
             None => Phase::Pooled,
@@ -98,25 +98,25 @@ impl State {
         }
     }
 
-    /// When nobody will have used the session for its time to live; never while it is in use.
+    /// When the session will have been unused for its time to live; `None` while it is in use.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         Some(self.unused_since()? + self.limits.ttl)
     }
 
-    /// When nobody will have used it for so long that it should hibernate.
+    /// When it will have been unused for so long that it should hibernate.
     pub(crate) fn hibernates_at(&self) -> Option<Instant> {
         let at = self.unused_since()? + self.limits.hibernate;
         (!self.hibernating).then_some(at)
     }
 
-    /// Since when there has been nothing to do; `None` while there is, and before its first use.
+    /// Since when it has had nothing to do; `None` while it is busy, and before its first use.
     pub(crate) fn unused_since(&self) -> Option<Instant> {
         let in_use = self.running || self.operations > 0;
         self.last_used.filter(|_| !in_use)
     }
 }
 
-/// A run is in progress, and there is one at a time.
+/// A run is in progress, and only one may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Busy;
 

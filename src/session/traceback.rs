@@ -1,5 +1,5 @@
-//! Python's tracebacks, with the frames that a model can do something about. Pure, and for text that may be
-//! anything: what does not look like a traceback stays as it is.
+//! Shortens Python's tracebacks to the frames that a model can act on. Pure, and for any text: text that does not look
+//! like a traceback stays as it is.
 //!
 //! ```text
 //! Traceback (most recent call last):
@@ -11,7 +11,7 @@
 //! KeyError: 'Reven'
 //! ```
 //!
-//! IPython, which runs cells, writes frames another way, with blank lines between them. They are treated alike:
+//! IPython, which runs cells, writes frames in another form, with blank lines between them. They are treated alike:
 //!
 //! ```text
 //! Cell In[3], line 2                                  the user's: stays
@@ -24,21 +24,21 @@
 //! -> 3819     raise KeyError(key) from err              without the lines around it
 //! ```
 //!
-//! Of an exception that led to another, and that none of the user's frames has seen, not even the innermost
-//! frame says anything: it goes as well.
+//! If an exception led to another, and its traceback has none of the user's frames, even its innermost frame is of no
+//! use: it is removed as well.
 
 use std::{mem, ops::Range};
 
 /// Longest line of a traceback that shows code, in characters.
 const MAX_CODE_CHARS: usize = 200;
 
-/// The text with its tracebacks shortened; nothing if there is nothing to shorten.
+/// The text with its tracebacks shortened; `None` if there is nothing to shorten.
 pub(super) fn shortened(text: &str) -> Option<String> {
     let mut short = Shortened { text: String::with_capacity(text.len()), ..Shortened::default() };
     let mut lines = text.split_inclusive('\n').peekable();
     while let Some(line) = lines.next() {
         let Some(header) = Header::parse(line) else {
-            // Where IPython leaves frames out itself, it says so between them.
+            // IPython writes a line between frames for those that it leaves out itself.
             if short.of_cell && (is_skipped(line) || line.trim().is_empty()) {
                 short.between(line);
                 continue;
@@ -59,7 +59,7 @@ pub(super) fn shortened(text: &str) -> Option<String> {
         short.of_cell = header.of_cell;
         let mut frame = line.to_owned();
         while let Some(more) = lines.next_if(|next| header.has(next)) {
-            // Of a library the line that was reached says enough, without those around it.
+            // The line that was reached is enough for a library; the lines around it are removed.
             if header.of_cell && header.is_library && !more.starts_with('-') {
                 short.changed = true;
             } else {
@@ -78,7 +78,7 @@ pub(super) fn shortened(text: &str) -> Option<String> {
     short.changed.then_some(short.text)
 }
 
-/// What stands between two exceptions of which the first led to the second.
+/// The lines between two exceptions, the first of which led to the second.
 const LEADS_ON: [&str; 2] = [
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -87,19 +87,19 @@ const LEADS_ON: [&str; 2] = [
 #[derive(Default)]
 struct Shortened {
     text: String,
-    /// Frames of libraries that came last, of which the last may be the innermost.
+    /// The last frames, which are of libraries. The last of them may be the innermost.
     held: Vec<String>,
-    /// The last frame was written as IPython writes them.
+    /// The last frame is in IPython's form.
     of_cell: bool,
     /// The traceback has a frame of the user's.
     has_own: bool,
-    /// Where the frames of a traceback are that has none, and how many they are.
+    /// The position and the number of the frames of a traceback that has none of the user's.
     foreign: Option<(Range<usize>, usize)>,
     changed: bool,
 }
 
 impl Shortened {
-    /// A line of code, or of marks below it.
+    /// A line of code, or of marks below it, cut to [`MAX_CODE_CHARS`].
     fn code(&mut self, line: &str) -> String {
         let Some((cut, _)) = line.trim_end().char_indices().nth(MAX_CODE_CHARS) else {
             return line.to_owned();
@@ -108,7 +108,7 @@ impl Shortened {
         format!("{}...\n", &line[..cut])
     }
 
-    /// The traceback has ended: the last frame is the innermost.
+    /// Ends a traceback: the last frame is the innermost.
     fn release(&mut self) {
         let has_own = mem::take(&mut self.has_own);
         let Some(innermost) = self.held.pop() else { return };
@@ -119,7 +119,7 @@ impl Shortened {
         self.foreign = (!has_own).then_some((start..self.text.len(), count));
     }
 
-    /// The last exception led to another, which says more.
+    /// Removes the frames of the last exception if none is the user's: it led to another, which says more.
     fn forget_foreign(&mut self) {
         if let Some((frames, count)) = self.foreign.take() {
             let indent = self.text[frames.clone()].find(['F', '[']).unwrap_or(0);
@@ -130,7 +130,7 @@ impl Shortened {
         }
     }
 
-    /// A line between frames, which stays with the one before it.
+    /// Adds a line between frames, which stays with the frame before it.
     fn between(&mut self, line: &str) {
         match self.held.last_mut() {
             Some(frame) => frame.push_str(line),
@@ -153,7 +153,7 @@ impl Shortened {
 /// The end of a frame that has a blank line after it.
 const BLANK: &str = "\n\n";
 
-/// The line that stands for so many frames, with a blank one after it where they have one.
+/// The line that stands for this number of frames, with a blank line after it if they have one.
 fn left_out(indent: &str, count: usize, has_blank: bool) -> String {
     let s = if count == 1 { "" } else { "s" };
     let blank = if has_blank { "\n" } else { "" };
@@ -162,7 +162,7 @@ fn left_out(indent: &str, count: usize, has_blank: bool) -> String {
 
 /// The first line of a frame.
 struct Header<'a> {
-    /// What is before it, also in the lines that belong to it: in a group of exceptions there are bars.
+    /// The text before it, and before the lines that belong to it: a group of exceptions has bars there.
     indent: &'a str,
     is_library: bool,
     of_cell: bool,
@@ -173,8 +173,8 @@ impl<'a> Header<'a> {
         Self::of_cell(line).or_else(|| Self::of_program(line))
     }
 
-    /// As IPython writes it: `Cell In[3], line 2`, `File /mnt/data/own.py:2, in f(x)`. Where a cell cannot be
-    /// read it is indented, as if by Python.
+    /// Parses IPython's form: `Cell In[3], line 2`, `File /mnt/data/own.py:2, in f(x)`. If a cell has a syntax error,
+    /// the line is indented as Python does it.
     fn of_cell(line: &'a str) -> Option<Self> {
         let is_library = if let Some(rest) = line.strip_prefix("File ") {
             let place = rest.trim_end().split(", in ").next()?;
@@ -207,7 +207,7 @@ impl<'a> Header<'a> {
         })
     }
 
-    /// Whether a line belongs to the frame: its code, or how often the frame was left out.
+    /// Whether a line belongs to the frame: its code, or how often the frame was repeated.
     fn has(&self, line: &'a str) -> bool {
         if self.of_cell {
             // Numbers of lines, arrows and marks come before the code.
@@ -228,8 +228,8 @@ fn is_skipped(line: &str) -> bool {
     line.trim_start().starts_with("[... skipping ")
 }
 
-/// Whether a line is the marks below a very long line of code, apart from their frame: where an output is
-/// cut in its middle, that may be all that is left of it.
+/// Whether a line is the marks below a very long line of code, without their frame: if an output is cut in its middle,
+/// only they may remain.
 fn is_long_mark(line: &str) -> bool {
     let marks = line.trim();
     line.len() > MAX_CODE_CHARS

@@ -1,4 +1,4 @@
-//! The last runs whose outputs were not shown whole, so that a caller can read the rest.
+//! The last runs whose outputs were not shown completely, so that a caller can read the rest.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -8,25 +8,25 @@ use protocol::{limits::MAX_KEPT_RUNS, message::Stream};
 
 use super::RunReport;
 
-/// Those runs, as many as the agent keeps, oldest first. A clone stays what it is when others are added.
+/// The last truncated runs, as many as the agent keeps, oldest first. A clone does not change when others are added.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TruncatedRuns(Arc<VecDeque<TruncatedRun>>);
 
-/// A run of which an output is kept.
+/// A run with an output that is kept.
 #[derive(Debug, Clone)]
 pub(super) struct TruncatedRun {
     run_id: RunId,
-    /// What the agent knows it by.
+    /// The agent's id of the run.
     pub(super) call: u32,
-    /// Bytes of each output that were shown from its start, up to where it was cut.
+    /// Bytes at the start of each output that were shown, up to the cut.
     stdout: u64,
     stderr: u64,
-    /// All of standard error, where only its tracebacks were shortened and the agent has not kept it.
+    /// The complete standard error, if only its tracebacks were shortened and the agent has not kept it.
     whole_stderr: Option<Bytes>,
 }
 
 impl TruncatedRuns {
-    /// Remembers a run if there may be more of its outputs than it shows.
+    /// Records a run if its outputs may be longer than shown.
     pub(super) fn note(&mut self, report: &RunReport, call: u32) {
         if !report.stdout.is_kept && !report.stderr.is_kept {
             return;
@@ -44,14 +44,14 @@ impl TruncatedRuns {
         }
     }
 
-    /// The run of this id, if it is remembered.
+    /// The run with this id, if it is still kept.
     pub(super) fn find(&self, run_id: &str) -> Option<&TruncatedRun> {
         self.0.iter().find(|run| run.run_id.as_str() == run_id)
     }
 }
 
 impl TruncatedRun {
-    /// Bytes that were shown from the start of this output.
+    /// Bytes at the start of this output that were shown.
     pub(super) fn shown(&self, stream: Stream) -> u64 {
         match stream {
             Stream::Stdout => self.stdout,
@@ -59,7 +59,7 @@ impl TruncatedRun {
         }
     }
 
-    /// All of an output, if it is kept here.
+    /// The complete output, if it is kept here.
     pub(super) fn whole(&self, stream: Stream) -> Option<&Bytes> {
         self.whole_stderr.as_ref().filter(|_| stream == Stream::Stderr)
     }

@@ -1,8 +1,8 @@
-//! Whether a session is in use, and since when it is not: written by its task and by whatever reads
-//! its files, read from outside without asking the task.
+//! Whether a session is in use, and since when it is not: written by its task and by the readers of its files, and read
+//! from outside without asking the task.
 //!
-//! Files are read past the task, so the task does not see when a download ends. Each reader holds a
-//! [`Reading`] instead, and the time at which the last one was let go is noted here.
+//! Files are read without the task, so the task does not see when a download ends. Each reader has a [`Reading`]
+//! instead; the drop of the last one is recorded here.
 
 use std::{
     sync::Arc,
@@ -17,12 +17,12 @@ pub(crate) struct Usage(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// By the task's word; `None` while it runs a program or an operation, or waits for its first use.
+    /// Written by the task; `None` while it runs a program or an operation, or waits for its first use.
     unused_since: Option<Instant>,
     readers: usize,
-    /// When the last reader was let go.
+    /// When the last reader was dropped.
     read: Option<Instant>,
-    /// Bytes of memory that it holds while it hibernates without a permit.
+    /// Bytes of memory that the session uses while it hibernates without a permit; `None` if it has one.
     resting: Option<u64>,
 }
 
@@ -31,42 +31,41 @@ struct Seen {
 pub(crate) struct Reading(Usage);
 
 impl Usage {
-    /// The task's own word: since when it has had nothing to do, if it has nothing.
+    /// Records since when the task has had nothing to do; `None` if it is busy.
     pub(crate) fn set(&self, unused_since: Option<Instant>) {
         self.lock().unused_since = unused_since;
     }
 
-    /// Begins to read.
+    /// Records that a file is being read, until the result is dropped.
     pub(crate) fn read(&self) -> Reading {
         self.lock().readers += 1;
         Reading(self.clone())
     }
 
-    /// Files are being read.
+    /// Whether files are being read.
     pub(crate) fn is_being_read(&self) -> bool {
         self.lock().readers > 0
     }
 
-    /// Since when nobody has used the session; `None` while somebody does, and before its first use.
+    /// Since when the session has been unused; `None` while it is in use, and before its first use.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let seen = self.lock();
         let unused = seen.unused_since.filter(|_| seen.readers == 0)?;
         Some(seen.read.map_or(unused, |read| unused.max(read)))
     }
 
-    /// For how long, at this time, nobody has used it.
+    /// How long the session has been unused at this time.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.idle_since().map(|since| now.saturating_duration_since(since))
     }
 
-    /// Notes that the session hibernates without a permit and holds so many bytes of memory, none if there is no
-    /// sandbox, or has one again.
+    /// Records that the session hibernates without a permit and uses this much memory (0 without a sandbox); `None` if
+    /// it has a permit again.
     pub(crate) fn set_resting(&self, bytes: Option<u64>) {
         self.lock().resting = bytes;
     }
 
-    /// How many bytes of memory the session holds, if it hibernates without a permit: it needs one before it is used
-    /// again.
+    /// Bytes of memory that the session uses, if it hibernates without a permit: it needs one before it is used again.
     pub(crate) fn resting(&self) -> Option<u64> {
         self.lock().resting
     }

@@ -1,6 +1,6 @@
-//! A session as its viewers see it: its files, and the variables of its workspace. All viewers share one view, as
-//! it costs the sandbox a walk through everything, and it is made anew only when something may be different. Pure
-//! but for [`look`]: who asks for that is the driver.
+//! A session as its viewers see it: its files, and the variables of its workspace. All viewers share one view, because
+//! the sandbox walks through everything to make it; it is made again only when something may have changed. Pure except
+//! for [`look`], which the driver calls.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::{
     link::{Link, LinkError},
 };
 
-/// What viewers see of a session besides what it has done.
+/// The part of a session's state that viewers see besides its history.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// Its files.
     pub files: Arc<Listing>,
-    /// The interpreters of its workspace, by language; none while a run is in progress.
+    /// The interpreters of its workspace, by language; empty while a run is in progress.
     pub interpreters: Vec<(RuntimeName, Inspected)>,
 }
 
-/// Looks at a session, with the interpreters of these languages.
+/// Makes a view of a session, with the interpreters of these languages.
 pub(super) async fn look(
     link: &Link,
     languages: Vec<RuntimeName>,
@@ -41,7 +41,7 @@ pub(super) async fn look(
     Ok(View { files, interpreters })
 }
 
-/// The last view, and who waits for the next. Which state one tells of is a number that grows.
+/// The last view, and the callers that wait for the next. States are numbered in ascending order.
 #[derive(Default)]
 pub(super) struct SharedView {
     last: Option<(u64, Arc<View>)>,
@@ -49,8 +49,8 @@ pub(super) struct SharedView {
 }
 
 impl SharedView {
-    /// Answers with a view of this state, if there is one. True if one has to be made now; until
-    /// then, and while one is being made, the answer waits.
+    /// Answers with a view of this state, if there is one; otherwise the answer waits for one. Returns true if a view
+    /// has to be made now, and false while one is being made.
     pub(super) fn ask(&mut self, state: u64, reply: Reply<Arc<View>>) -> bool {
         match &self.last {
             Some((of, view)) if *of == state => {
@@ -69,8 +69,8 @@ impl SharedView {
         self.last.as_ref().is_some_and(|(of, _)| *of == state)
     }
 
-    /// A view of this state has been made, or could not be. True if another has to be, for those who
-    /// have asked since for later ones.
+    /// Takes a view of this state, or the error that prevented it. Returns true if another has to be made, for callers
+    /// that have asked for later states since.
     pub(super) fn seen(&mut self, state: u64, view: Result<View>) -> bool {
         let view = view.map(Arc::new);
         self.last = view.as_ref().ok().map(|view| (state, view.clone()));
@@ -78,7 +78,7 @@ impl SharedView {
             .into_iter()
             .partition(|(wanted, _)| *wanted <= state || view.is_err());
         for (_, reply) in done {
-            // Whoever no longer waits is no error.
+            // It is no error if the caller no longer waits.
             let _ = reply.send(view.clone());
         }
         self.waiting = later;

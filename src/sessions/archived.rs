@@ -1,4 +1,4 @@
-//! Sessions that are in the archive: bringing them back, reading their files where they are, and forgetting them.
+//! Archived sessions: restores them, reads their files in the archive, and deletes them.
 
 use model::{DataPath, OwnSettings, Principal, SessionId, SessionKey};
 
@@ -12,16 +12,16 @@ use crate::{
     session::handle::Handle,
 };
 
-/// What a session that is to be started begins with.
+/// The archive's answer for a session that is about to start.
 pub(super) enum Restore {
-    /// This, under its own name.
+    /// The session is restored from this manifest, under its own name.
     From(SessionId, Box<Manifest>),
-    /// There was something that cannot be brought back.
+    /// The session cannot be restored, for this reason.
     Nothing(Box<Restored>),
 }
 
 impl Restore {
-    /// There was a session, whether it can come back or not.
+    /// Whether there was a session, restorable or not.
     pub(super) fn is_known(&self) -> bool {
         match self {
             Self::From(..) => true,
@@ -29,7 +29,7 @@ impl Restore {
         }
     }
 
-    /// The session that comes back.
+    /// The session that is restored, if one is.
     pub(super) fn session(&self) -> Option<&SessionId> {
         match self {
             Self::From(id, _) => Some(id),
@@ -38,25 +38,26 @@ impl Restore {
     }
 }
 
-/// A session that is in the archive, and whose files can be read there.
+/// A session in the archive, whose files can be read there.
 #[derive(Debug)]
 pub(crate) struct ArchivedSession {
     archive: Archive,
     key: SessionKey,
     pub(crate) manifest: Manifest,
-    /// What its URLs are bound to, if they are this server's.
+    /// The number that its URLs are bound to, if they are this server's.
     pub(crate) number: Option<u64>,
 }
 
 impl ArchivedSession {
-    /// One of its files.
+    /// The file at this path, if there is one.
     pub(crate) fn file(&self, path: &DataPath) -> Option<ArchivedFile> {
         self.archive.file(&self.key, &self.manifest, path)
     }
 }
 
 impl Sessions {
-    /// Waits for the session that is meant, if that is just being saved: until then it is neither here nor there.
+    /// Waits until the session that the call means is saved, if it is being saved: until then it is neither live nor in
+    /// the archive.
     pub(super) async fn wait_until_saved(&self, which: &Which) {
         let Some(archive) = &self.inner.archive else { return };
         let key = match which {
@@ -70,10 +71,11 @@ impl Sessions {
         archive.saved(&key).await;
     }
 
-    /// What the archive has of what is meant, if that is not there and has to be started. Nobody else waits for this.
+    /// The archive's answer for the session that the call means, if that is not live and has to be started. The
+    /// registry is not locked meanwhile.
     ///
     /// # Errors
-    /// The archive cannot be reached, and only it could tell whether there was a session of this name.
+    /// If the archive cannot be reached and only it knows whether there was a session of this name.
     pub(super) async fn restorable(&self, which: &Which) -> Result<Option<Restore>> {
         let Some(archive) = &self.inner.archive else { return Ok(None) };
         if self.only.is_some() || !matches!(self.find_open(&self.registry(), which, true), Ok(None))
@@ -108,7 +110,7 @@ impl Sessions {
         }
     }
 
-    /// Says whose session this is, so that it is archived when it ends.
+    /// Records whose session this is, so that it is archived when it ends.
     pub(super) fn identify(&self, which: &Which, handle: &Handle) {
         if self.inner.archive.is_none() || matches!(which, Which::Stateless(_)) {
             return;
@@ -128,22 +130,22 @@ impl Sessions {
         });
     }
 
-    /// What is to be told of the caller's session of this name, because it was brought back.
+    /// The news for the caller if its session of this name was restored.
     pub(crate) fn restored(&self, id: &SessionId) -> Option<Restored> {
         self.find(id)?.archived.news.get()
     }
 
-    /// The caller has been told.
+    /// Records that the caller was told.
     pub(crate) fn restored_told(&self, id: &SessionId) {
         if let Some(handle) = self.find(id) {
             handle.archived.news.told();
         }
     }
 
-    /// The caller's session of this workspace, brought back if it is not there and can be.
+    /// The caller's session of this workspace. If it is not live, it is restored if possible.
     ///
     /// # Errors
-    /// If it could be, and could not be started.
+    /// If the session can be restored, but starting it fails.
     pub async fn workspace_there(&self, workspace: &Workspace) -> Result<Option<Opened>> {
         if let Some(there) = self.of_workspace(workspace) {
             return Ok(Some(there));
@@ -159,7 +161,7 @@ impl Sessions {
         Ok(Some(Box::pin(self.open_session(&which, OwnSettings::default())).await?.0))
     }
 
-    /// The caller's session of this name, if it is not there but in the archive. It stays there.
+    /// The caller's session of this name, if it is archived and not live. It is not restored.
     pub(crate) async fn archived(&self, id: &SessionId) -> Option<ArchivedSession> {
         let archive = self.inner.archive.as_ref()?;
         if self.find(id).is_some() {
@@ -174,7 +176,7 @@ impl Sessions {
         Some(ArchivedSession { archive: archive.clone(), key, manifest: *manifest, number })
     }
 
-    /// The caller's sessions that are in the archive and not here, the last saved first.
+    /// The caller's sessions that are in the archive and not on this server, the last saved first.
     pub(crate) async fn archived_sessions(&self) -> Vec<Listed> {
         let Some(archive) = &self.inner.archive else { return vec![] };
         let mut listed = archive.list(&self.caller).await;
@@ -182,7 +184,7 @@ impl Sessions {
         listed
     }
 
-    /// The session of this name and number as its holder sees it, if it is in the archive, whoever asks.
+    /// The archived session of this name and number as its holder sees it, for any caller.
     pub(crate) async fn held_archived(&self, id: &SessionId, number: u64) -> Option<Self> {
         let archive = self.inner.archive.as_ref()?;
         let manifest = archive.find_by_number(id, number).await?;
@@ -190,10 +192,10 @@ impl Sessions {
         Some(self.seen_by(holder).only(number))
     }
 
-    /// Forgets what the archive has of the caller's session of this name. True if that was something.
+    /// Deletes the caller's session of this name from the archive. Returns whether there was one.
     ///
     /// # Errors
-    /// If it may still be there.
+    /// If the session may still be in the archive.
     pub(super) async fn forget_archived(&self, id: &SessionId) -> Result<bool> {
         let Some(archive) = &self.inner.archive else { return Ok(false) };
         if self.only.is_some() && self.archived(id).await.is_none() {

@@ -1,4 +1,4 @@
-//! Ending a run by its name, from wherever its caller is.
+//! Cancels a run by its name, from any connection of its caller.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tokio::time::timeout;
 use super::Sessions;
 use crate::session::{History, command::Command, handle::Handle};
 
-/// Longest that whoever cancels a run waits for its end. A kill takes milliseconds.
+/// Longest time that a caller waits for the end of a cancelled run. A kill takes milliseconds.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What came of the wish to end a run.
+/// The result of a request to cancel a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelOutcome {
-    /// It was in progress and has been killed.
+    /// The run was in progress and has been killed.
     Cancelled,
-    /// It had ended by itself.
+    /// The run had ended by itself.
     Finished,
-    /// The caller has no such run, or none that is remembered.
+    /// The caller has no such run, or it is no longer remembered.
     NotFound,
 }
 
 impl CancelOutcome {
-    /// All there are.
+    /// All outcomes.
     pub const ALL: [Self; 3] = [Self::Cancelled, Self::Finished, Self::NotFound];
 
     /// The documented word.
@@ -47,12 +47,12 @@ impl Sessions {
                 None => return CancelOutcome::NotFound,
             }
         };
-        // It is being killed, whether or not there is time to see its end.
+        // The kill is in progress, even if the end of the run is not seen in time.
         timeout(CANCEL_TIMEOUT, ended(&handle, run_id)).await.unwrap_or(CancelOutcome::Cancelled)
     }
 }
 
-/// Kills a run of this session; how it has ended.
+/// Kills a run of this session and returns how it ended.
 async fn ended(handle: &Handle, run_id: &str) -> CancelOutcome {
     let mut history = handle.history.clone();
     let running = history.borrow().running().map(|run| run.run_id.clone());

@@ -1,4 +1,4 @@
-//! Starting a session on purpose, with settings of its own.
+//! Starts a session explicitly, with settings of its own.
 
 use model::{OwnSettings, SessionId};
 
@@ -9,10 +9,10 @@ use crate::{
 };
 
 impl Sessions {
-    /// Starts a session of this name, or of one that is made here. Its sandbox is there when this returns.
+    /// Starts a session with this name, or with a generated one. Its sandbox has started when this returns.
     ///
     /// # Errors
-    /// The caller has one of that name already, or as many as there may be.
+    /// If the caller has a session of this name already, or a limit of sessions is reached.
     pub async fn create(&self, id: Option<SessionId>, own: OwnSettings) -> Result<Look> {
         let own = self.within_settings(own);
         let touch = |reply| Command::Touch { reply };
@@ -28,7 +28,7 @@ impl Sessions {
         self.look(&id).ok_or(Error::SessionNotFound(id))
     }
 
-    /// Of what is asked for, what is not the same as the settings, or more.
+    /// The requested settings without those that are equal to or above the server's.
     fn within_settings(&self, own: OwnSettings) -> OwnSettings {
         let config = self.config();
         OwnSettings {

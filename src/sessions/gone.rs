@@ -1,5 +1,5 @@
-//! What became of sessions that are gone, so that whoever comes for one can be told. Bounded for each
-//! caller, so that none can make another's be forgotten.
+//! Ended sessions, so that a caller that asks for one learns why it ended. Their number is limited for each caller, so
+//! that no caller displaces another's entries.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,24 +7,24 @@ use model::{Lost, LostReason, Principal, RunId, SessionId};
 
 use super::which::WorkspaceKey;
 
-/// Sessions and workspaces that are remembered of each caller.
+/// Sessions and workspaces that are remembered for each caller.
 pub(super) const REMEMBERED: usize = 256;
 
-/// What a session was found by.
+/// The name or workspace by which a session was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FoundBy {
     Name(SessionId),
     Workspace(WorkspaceKey),
 }
 
-/// Runs of sessions that are gone, remembered of each caller.
+/// Runs of ended sessions that are remembered for each caller.
 const REMEMBERED_RUNS: usize = 256;
 
-/// Sessions that are gone. There are as many callers as there are tokens.
+/// Ended sessions by caller. There are as many callers as there are tokens.
 #[derive(Debug, Default)]
 pub(super) struct Gone(HashMap<Principal, OfCaller>);
 
-/// Newest last.
+/// A caller's ended sessions and runs, the newest last.
 #[derive(Debug, Default)]
 struct OfCaller {
     sessions: VecDeque<(FoundBy, Lost)>,
@@ -32,7 +32,7 @@ struct OfCaller {
 }
 
 impl Gone {
-    /// Remembers what is gone; instead of what was gone before it, if there was something.
+    /// Records an ended session. Replaces the previous entry of this name or workspace.
     pub(super) fn note(&mut self, caller: &Principal, by: FoundBy, lost: Lost) {
         let all = &mut self.0.entry(caller.clone()).or_default().sessions;
         all.retain(|(known, _)| *known != by);
@@ -42,28 +42,27 @@ impl Gone {
         }
     }
 
-    /// Remembers runs of a session that is gone.
+    /// Records the runs of an ended session.
     pub(super) fn note_runs(&mut self, caller: &Principal, runs: impl Iterator<Item = RunId>) {
         let all = &mut self.0.entry(caller.clone()).or_default().runs;
         all.extend(runs);
         all.drain(..all.len().saturating_sub(REMEMBERED_RUNS));
     }
 
-    /// Whether one of the caller's sessions that are gone had a run of this name, as far as that is
-    /// remembered.
+    /// Whether one of the caller's ended sessions had a run of this name, as far as remembered.
     pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
         let all = self.0.get(caller);
         all.is_some_and(|all| all.runs.iter().any(|known| known.as_str() == run_id))
     }
 
-    /// Why the caller's session of this name is gone, as far as that is remembered.
+    /// Why the caller's session of this name ended, as far as remembered.
     pub(super) fn why(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
         let all = &self.0.get(caller)?.sessions;
         let found = all.iter().find(|(by, _)| matches!(by, FoundBy::Name(name) if name == id))?;
         Some(found.1.why)
     }
 
-    /// What is gone, for whoever has it made anew.
+    /// Removes and returns the entry of a session that is started anew.
     pub(super) fn take(&mut self, caller: &Principal, by: &FoundBy) -> Option<Lost> {
         let all = &mut self.0.get_mut(caller)?.sessions;
         let at = all.iter().position(|(known, _)| known == by)?;
@@ -107,7 +106,7 @@ mod tests {
         assert!(gone.had_run(&who, first.as_str()));
         gone.note_runs(&who, (0..REMEMBERED_RUNS).map(|_| RunId::mint()));
         assert_eq!(gone.0[&who].runs.len(), REMEMBERED_RUNS);
-        // The last of them may have its name by chance.
+        // `had_run` is not asked: a later run may have the same name by chance.
         assert_ne!(gone.0[&who].runs.front(), Some(&first));
     }
 

@@ -1,4 +1,4 @@
-//! Keeps the pool full: starts what is missing, and closes what is out of date.
+//! Keeps the pool full: starts missing sandboxes, and closes outdated ones.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use tokio::time::{sleep, timeout};
 
 use super::{Sessions, pool::Pooled};
 
-/// How long the permit of one that was taken stays free: its first run has the processors first.
+/// Pause before a sandbox that was taken is replaced: the first run of its session gets the processors first.
 const PAUSE_AFTER_TAKE: Duration = Duration::from_secs(1);
 
-/// How often the pool is compared with the image.
+/// Interval at which the pool is compared with the image.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Pause after a start that failed, which doubles with each up to the last.
+/// Pauses after a failed start: the first, which doubles with each failure, and the longest.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Keeps the pool full until the server ends.
@@ -25,7 +25,7 @@ pub async fn keep(sessions: Sessions) {
     }
     loop {
         let image = sessions.backend().template().await.map(|template| template.id);
-        // An engine that does not say is no reason to begin anew.
+        // If the engine does not name its image, pooled sandboxes stay.
         for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
             tracing::info!(session_id = %outdated.handle.id, "pooled sandbox has another image");
             outdated.close().await;
@@ -35,7 +35,7 @@ pub async fn keep(sessions: Sessions) {
         if pool.len() < size
             && let Some(handle) = pool.add(start)
         {
-            // Also takes until the start is over.
+            // Also waits until the start is over.
             if handle.is_well().await {
                 pool.mark_started(handle.number);
                 pause = RETRY_PAUSES.0;

@@ -2,20 +2,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of a number that is drawn at random: of a hundred thousand sessions two have the same once in fifty
-/// thousand times, and a URL is bound to the session's name as well.
+/// Bits of a random number. Among a hundred thousand sessions the chance that two have the same number is one in fifty
+/// thousand, and a URL is bound to the session's name as well.
 const RANDOM_BITS: u32 = 48;
 
-/// Bits of a number that is drawn where the rest of it shows the caller.
+/// Random bits of a number whose other bits show the caller.
 const CALLERS_BITS: u32 = 32;
 
-/// Gives each session its number.
+/// Assigns each session its number.
 #[derive(Debug)]
 pub(super) enum Numbers {
-    /// In turn, as URLs end with this server: the first ones are the shortest.
+    /// Sequential, because URLs end with this server. The first numbers are the shortest.
     Counted(AtomicU64),
-    /// So many bits at random: URLs of this server are known to others, with whose sessions its own must not be
-    /// mistaken.
+    /// Random with this many bits, because other servers know the URLs of this one and must not confuse its sessions
+    /// with their own.
     Random(u32),
 }
 
@@ -28,7 +28,7 @@ impl Numbers {
         }
     }
 
-    /// One that no other session has.
+    /// A number that no other session has.
     pub(super) fn next(&self) -> u64 {
         match self {
             Self::Counted(next) => next.fetch_add(1, Ordering::Relaxed),
@@ -40,7 +40,8 @@ impl Numbers {
     }
 }
 
-/// The number with its caller's bits before it, if it has none yet. One of a server that shared no callers stays as it is.
+/// The number with its caller's bits before it, if it has none yet. A number of a server that shared no callers stays
+/// as it is.
 pub(super) fn of_caller(number: u64, prefix: u32) -> u64 {
     if number >> CALLERS_BITS == 0 { u64::from(prefix) << CALLERS_BITS | number } else { number }
 }

@@ -1,4 +1,4 @@
-//! Packages in the sessions of this server.
+//! Installs packages in sessions.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ use crate::{
 pub struct Installed {
     /// Its version.
     pub version: String,
-    /// What came with it, itself among it, by name and version; nothing if all of it was there.
+    /// Packages that were installed with it, including itself, by name and version; empty if all were present.
     pub new: Vec<(String, String)>,
-    /// Names of those among them whose installing would have run something, which it never does.
+    /// Names of those among them whose installation would have run a script, which it never does.
     pub scripts: Vec<String>,
 }
 
@@ -30,12 +30,12 @@ impl Installed {
 }
 
 impl Sessions {
-    /// Where packages that can be installed come from.
+    /// The ecosystems from which packages can be installed.
     pub fn ecosystems(&self) -> &'static [Ecosystem] {
         self.inner.packages.as_ref().map_or(&[], Packages::ecosystems)
     }
 
-    /// Installs a package in the session that is meant, or in a new one.
+    /// Installs a package in the session that the call means, or in a new one.
     pub async fn install(
         &self,
         which: impl Into<Which>,
@@ -50,10 +50,10 @@ impl Sessions {
         (opened, installed)
     }
 
-    /// Whether it may be asked for at all.
+    /// Checks that a package may be requested.
     ///
     /// # Errors
-    /// If not: packages are off, or it is not among those that are allowed.
+    /// If packages are disabled or not supported by the engine, or this one is not allowed.
     pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
         Ok(self.packages(wanted.ecosystem())?.allowed(wanted)?)
     }
@@ -76,7 +76,7 @@ impl Sessions {
         let id = &opened.id;
         let handle = self.find(id).ok_or_else(|| self.gone(id))?;
         let _using = handle.usage.read();
-        // One after another: what comes second has to go with the first.
+        // One after another: the second package has to be compatible with the first.
         let mut present = handle.packages.lock().await;
         let template = self.template().await;
         let from_the_start = || {

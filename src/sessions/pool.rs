@@ -1,8 +1,7 @@
-//! The pool: sandboxes that are started, and warm, before somebody asks for them.
+//! The pool: sandboxes that are started, and warm, before a caller asks for them.
 //!
-//! A pooled sandbox is a session like any other, with its own task and its permit out of as many
-//! as there may be sessions. Only nobody knows its name yet: it was born with one, and whoever asks for a new
-//! session without naming it is given that.
+//! A pooled sandbox is a session like any other, with its own task and one of the `max_sessions` permits. No caller
+//! knows its name yet: it was started with one, and the next session that is requested without a name gets it.
 //!
 //! ```text
 //!   keeper --start--> [ waiting, oldest first ] --take--> registry
@@ -21,43 +20,42 @@ use tokio::{sync::Notify, time::timeout};
 
 use crate::session::handle::Handle;
 
-/// Longest that a pooled sandbox takes to prove that it is well. On an idle machine it takes a
-/// quarter of a millisecond; starting another takes a hundred.
+/// Timeout for the check of a pooled sandbox. On an idle machine it takes a quarter of a millisecond; starting another
+/// takes a hundred milliseconds.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Longest that a new session waits for the permit of a pooled sandbox that is ending.
+/// Longest time that a new session waits for the permit of a pooled sandbox that is ending.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Sandboxes that wait.
+/// Sandboxes that wait for a session.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     inner: Mutex<Inner>,
     pub(super) changed: Notify,
-    /// A pooled sandbox has given its permit back.
+    /// Notified when a pooled sandbox has returned its permit.
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     waiting: VecDeque<Pooled>,
-    /// Numbers of the sandboxes that have a permit and no session: those that wait, and those that are
-    /// ending without having been asked for.
+    /// Numbers of the sandboxes that have a permit and no session: those that wait, and those that are ending unused.
     permits: HashSet<u64>,
-    /// How often one was taken.
+    /// How many were taken.
     taken: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Pooled {
     pub(super) handle: Handle,
-    /// What it was made from.
+    /// The image that it was made from.
     image: Option<String>,
     /// It has started; until then its commands wait.
     started: bool,
 }
 
 impl Pool {
-    /// Takes the one that has waited longest for a session; its permit goes with it.
+    /// Takes the sandbox that has waited longest, together with its permit.
     pub(super) fn take(&self) -> Option<Pooled> {
         let mut inner = self.lock();
         let taken = inner.waiting.pop_front()?;
@@ -66,13 +64,13 @@ impl Pool {
         Some(taken)
     }
 
-    /// The one that was taken is a session now, and its permit no longer the pool's.
+    /// Records that a sandbox that was taken has a session now, and its permit is no longer the pool's.
     pub(super) fn hand_over(&self, number: u64) {
         self.lock().permits.remove(&number);
     }
 
-    /// Gets a permit back from the pool: at once from one that waits, soon from one that is ending.
-    /// False if none has a permit.
+    /// Gets a permit back from the pool: closes a sandbox that waits, or else waits for one that is ending. Returns
+    /// false if none has a permit, or none is free in time.
     pub(super) async fn make_room(&self) -> bool {
         let freed = self.freed.notified();
         tokio::pin!(freed);
@@ -85,13 +83,13 @@ impl Pool {
         is_ending && timeout(PERMIT_TIMEOUT, freed).await.is_ok()
     }
 
-    /// Takes out the one of this number, if it is here: it has ended.
+    /// Removes the sandbox with this number, which has ended, if it is here.
     pub(super) fn forget(&self, number: u64) {
         self.lock().waiting.retain(|pooled| pooled.handle.number != number);
         self.changed.notify_one();
     }
 
-    /// The permit of this number is free.
+    /// Records that the permit with this number is free.
     pub(super) fn permit_freed(&self, number: u64) {
         if self.lock().permits.remove(&number) {
             self.freed.notify_waiters();
@@ -106,8 +104,8 @@ impl Pool {
         self.lock().taken
     }
 
-    /// Adds one that is just being started. Both in one step, so that whoever finds no permit free
-    /// finds the one that has it.
+    /// Adds a sandbox that is being started. Start and entry are one step, so that a call that finds no free permit
+    /// finds the sandbox that has it.
     pub(super) fn add(&self, start: impl FnOnce() -> Option<Pooled>) -> Option<Handle> {
         let mut inner = self.lock();
         let pooled = start()?;
@@ -124,7 +122,7 @@ impl Pool {
         }
     }
 
-    /// Takes out those that are made from another image.
+    /// Removes and returns the sandboxes that were made from another image.
     pub(super) fn outdated(&self, image: &str) -> Vec<Pooled> {
         let mut inner = self.lock();
         let all = std::mem::take(&mut inner.waiting);
@@ -140,20 +138,19 @@ impl Pool {
 }
 
 impl Pooled {
-    /// One that is just being started.
+    /// A sandbox that is being started.
     pub(super) fn starting(handle: Handle, image: Option<String>) -> Self {
         Self { handle, image, started: false }
     }
 
-    /// Whether it answers. One that is still starting is taken at its word: it is further than any
-    /// other could be.
+    /// Whether it answers. A sandbox that is still starting counts as well: no other would be ready sooner.
     pub(super) async fn is_well(&self) -> bool {
         !self.started || matches!(timeout(CHECK_TIMEOUT, self.handle.is_well()).await, Ok(true))
     }
 
-    /// Ends it; its permit is free when this returns.
+    /// Ends it. Its permit is free when this returns.
     pub(super) async fn close(self) {
-        // One that has ended by itself is closed as well.
+        // Fails if the sandbox has ended by itself.
         let _ = self.handle.close().await;
     }
 }

@@ -1,8 +1,8 @@
-//! What there is by name: the sessions of each caller, which of them belong to workspaces, and what
-//! became of earlier ones. Bookkeeping only: it starts and ends nothing.
+//! The sessions of each caller by name, the workspaces that they belong to, and why earlier ones ended. Bookkeeping
+//! only: it starts and ends nothing.
 //!
-//! A name belongs to its caller: two callers may both have a session of one name, and neither can tell.
-//! The same holds for workspaces.
+//! A name belongs to its caller: two callers may have a session of the same name, and neither can notice. The same
+//! applies to workspaces.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::session::{events::EndReason, handle::Handle};
 
-/// Whose session, and what they call it.
+/// A caller, and the name of one of its sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     caller: Principal,
     id: SessionId,
 }
 
-/// The sessions that there are.
+/// All live sessions.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     live: HashMap<Key, Handle>,
@@ -32,24 +32,24 @@ pub(super) struct Registry {
     gone: Gone,
 }
 
-/// What the sessions of one caller that hibernate without a place may be at most.
+/// Limits for the sessions of one caller that hibernate without a permit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MostResting {
     pub(super) sessions: usize,
-    /// Memory that they hold together, but for one of them.
+    /// Memory that they use together: when this is reached, no further session may hibernate.
     pub(super) bytes: u64,
 }
 
-/// The session that a workspace has.
+/// The session of a workspace.
 #[derive(Debug)]
 struct Bound {
     id: SessionId,
     number: u64,
-    /// What its caller has not been told yet.
+    /// News that its caller has not been told yet.
     news: Option<News>,
 }
 
-/// That the session of a workspace is a new one, and what was there before.
+/// The session of a workspace is new; `lost` is the one before it.
 #[derive(Debug, Clone)]
 struct News {
     lost: Option<Lost>,
@@ -64,8 +64,8 @@ impl Registry {
         self.live.insert(Key::new(caller, &handle.id), handle);
     }
 
-    /// Takes out the session of this number, whose and whatever it is, and remembers why it has ended. One
-    /// that has never started leaves nothing to remember.
+    /// Removes the session with this number, of any caller, and records why it ended. A session that has never started
+    /// is not recorded.
     pub(super) fn remove(&mut self, number: u64, why: Option<EndReason>) {
         let ended = self.live.extract_if(|_, handle| handle.number == number).next();
         let lost = ended.and_then(|(Key { caller, id }, handle)| {
@@ -78,11 +78,11 @@ impl Registry {
         self.unbind(number, lost.as_ref());
     }
 
-    /// The workspace of the session of this number has none any more.
+    /// Releases the workspace of the session with this number.
     fn unbind(&mut self, number: u64, lost: Option<&Lost>) {
         for ((caller, key), bound) in self.workspaces.extract_if(|_, bound| bound.number == number)
         {
-            // Of one that its caller has never heard of, what counts is the one before.
+            // If the caller has never heard of this session, the one before it counts.
             let earlier = bound.news.and_then(|news| news.lost);
             if let Some(lost) = earlier.or_else(|| lost.cloned()) {
                 self.gone.note(&caller, FoundBy::Workspace(key), lost);
@@ -102,7 +102,7 @@ impl Registry {
         Some((Opened { id: bound.id.clone(), is_new: bound.news.is_some(), lost }, handle))
     }
 
-    /// A session that was just inserted belongs to this workspace from now on.
+    /// Binds a session that was just inserted to this workspace.
     pub(super) fn bind(
         &mut self,
         caller: &Principal,
@@ -118,14 +118,14 @@ impl Registry {
         Opened { id, is_new: true, lost }
     }
 
-    /// The caller has been told that the session of this workspace is new, if it was.
+    /// Records that the caller has been told that the session of this workspace is new, if it was.
     pub(super) fn told(&mut self, caller: &Principal, workspace: &Workspace) {
         if let Some(bound) = self.workspaces.get_mut(&(caller.clone(), workspace.key().clone())) {
             bound.news = None;
         }
     }
 
-    /// What the caller had by the name of a session that was just started, as far as is remembered.
+    /// The caller's earlier session with the name of one that was just started, as far as remembered.
     pub(super) fn take_lost(&mut self, caller: &Principal, id: &SessionId) -> Option<Lost> {
         self.gone.take(caller, &FoundBy::Name(id.clone()))
     }
@@ -135,7 +135,7 @@ impl Registry {
         self.live.get(&Key::new(caller, id))
     }
 
-    /// Whose session this is that goes by this name, and whose number is this.
+    /// The caller that has the session with this name and number.
     pub(super) fn holder(
         &self,
         id: &SessionId,
@@ -151,7 +151,7 @@ impl Registry {
         self.live.values()
     }
 
-    /// Whoever has a session, as often as one has.
+    /// The callers that have sessions, once for each session.
     pub(super) fn callers(&self) -> impl Iterator<Item = Principal> {
         self.live.keys().map(|key| key.caller.clone())
     }
@@ -162,8 +162,8 @@ impl Registry {
         own.map(|(_, handle)| handle)
     }
 
-    /// Of the caller's sessions that were never named and have not been used since that time, the one
-    /// that was unused for longest; none of those that are passed over.
+    /// The caller's unnamed session that was unused for longest, and at least since that time. Sessions in
+    /// `passed_over` are skipped.
     pub(super) fn longest_idle(
         &self,
         caller: &Principal,
@@ -180,12 +180,12 @@ impl Registry {
         longest.map(|(_, handle)| handle.clone())
     }
 
-    /// How many places the caller's sessions have.
+    /// The number of the caller's sessions that have a permit.
     pub(super) fn places_of(&self, caller: &Principal) -> usize {
         self.of(caller).filter(|handle| handle.usage.resting().is_none()).count()
     }
 
-    /// Whether no further session of the caller may hibernate without a place.
+    /// Whether no further session of the caller may hibernate without a permit.
     pub(super) fn rests_enough(&self, caller: &Principal, most: MostResting) -> bool {
         let resting = self.of(caller).filter_map(|handle| handle.usage.resting());
         let (count, bytes) =
@@ -193,9 +193,9 @@ impl Registry {
         count >= most.sessions || bytes >= most.bytes
     }
 
-    /// The session that may hibernate for one of this caller and was unused for longest, and whether it is the
-    /// caller's; none of those that are passed over. Of other callers only those give way that have more places than
-    /// this one and may have more sessions that rest.
+    /// The session that was unused for longest and may hibernate to make room for this caller, and whether it is the
+    /// caller's own. Sessions in `passed_over` are skipped. Other callers give way only if they have more permits than
+    /// this one and may have more sessions that hibernate without a permit.
     pub(super) fn next_to_rest(
         &self,
         caller: &Principal,
@@ -223,7 +223,7 @@ impl Registry {
         longest.map(|(_, key, handle)| (key.caller == *caller, handle.clone()))
     }
 
-    /// The caller's session that rests, was never named and was unused for longest.
+    /// The caller's unnamed session that hibernates without a permit and was unused for longest.
     pub(super) fn longest_resting(&self, caller: &Principal) -> Option<Handle> {
         let resting =
             self.of(caller).filter(|it| it.id.is_minted() && it.usage.resting().is_some());
@@ -236,18 +236,18 @@ impl Registry {
         self.of(caller).find(|handle| handle.history.borrow().run(run_id).is_some())
     }
 
-    /// Whether a session of the caller that is gone had a run of this name, as far as that is remembered.
+    /// Whether an ended session of the caller had a run of this name, as far as remembered.
     pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
         self.gone.had_run(caller, run_id)
     }
 
-    /// Why the caller's session of this name is gone, as far as that is remembered.
+    /// Why the caller's session of this name ended, as far as remembered.
     pub(super) fn why_gone(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
         self.gone.why(caller, id)
     }
 }
 
-/// What a caller is told of a session that has ended so. When the server ends there is nobody to tell.
+/// Why a session ended, as its caller is told; `None` when the server ends, as no caller is told then.
 fn lost_by(why: EndReason, handle: &Handle) -> Option<LostReason> {
     match why {
         EndReason::Closed => Some(LostReason::Closed),
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(found(&registry, &alice), None);
         let again = insert(&mut registry, &alice, 3);
         assert_eq!(again.lost, Some(Lost { id: hers.id.clone(), why: LostReason::Evicted }));
-        // Of those that she never heard of she is told nothing: hers was the first.
+        // She is told nothing of sessions that she never heard of: hers was the first.
         registry.remove(3, Some(EndReason::Died));
         let later = insert(&mut registry, &alice, 4);
         assert_eq!(later.lost, again.lost);

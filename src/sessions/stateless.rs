@@ -1,4 +1,4 @@
-//! Sessions that end with the call that they were started for, whatever becomes of it.
+//! Sessions that end with the call that they were started for, whatever its result.
 
 use std::sync::Arc;
 
@@ -6,8 +6,7 @@ use parking_lot::Mutex;
 
 use crate::session::handle::Handle;
 
-/// Ends the session that was started for a call: when it is asked to or, at the latest, when the last of
-/// its clones is dropped.
+/// Ends the session that was started for a call: on request or, at the latest, when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Stateless(Arc<Started>);
 
@@ -15,16 +14,16 @@ pub struct Stateless(Arc<Started>);
 struct Started(Mutex<Option<Handle>>);
 
 impl Stateless {
-    /// Takes over the session that was started. An earlier one has ended: another is started only then.
+    /// Stores the session that was started. An earlier one has ended, as another is started only then.
     pub(super) fn hold(&self, session: Handle) {
         *self.0.0.lock() = Some(session);
     }
 
-    /// Ends the session, if one was started. Its sandbox is gone when this returns.
+    /// Ends the session, if one was started. Its sandbox has been removed when this returns.
     pub async fn close(&self) {
         let session = self.0.0.lock().take();
         if let Some(session) = session {
-            // One that has ended by itself is closed as well.
+            // Fails if the session has ended by itself.
             let _ = session.close().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Turns: whoever comes for what somebody else is just busy with waits for that.
+//! Turns: tasks that need the same key wait for each other.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 
 type Turn = tokio::sync::Mutex<()>;
 
-/// What somebody is busy with.
+/// The keys in use, each with its lock.
 #[derive(Debug)]
 pub(super) struct Turns<K>(Mutex<HashMap<K, Weak<Turn>>>);
 
@@ -22,11 +22,11 @@ impl<K> Default for Turns<K> {
 }
 
 impl<K: Eq + Hash> Turns<K> {
-    /// Waits until nobody else is busy with this. It is the caller's turn while the guard lives.
+    /// Waits until no other task uses this key. It stays locked while the guard lives.
     pub(super) async fn of(&self, key: K) -> OwnedMutexGuard<()> {
         let turn = {
             let mut all = self.0.lock();
-            // Those that nobody holds or waits for.
+            // Drop the locks that no task holds or waits for.
             all.retain(|_, turn| turn.strong_count() > 0);
             let turn = all.entry(key).or_default();
             turn.upgrade().unwrap_or_else(|| {

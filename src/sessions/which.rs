@@ -15,14 +15,14 @@ use super::stateless::Stateless;
 /// Which session a call means.
 #[derive(Debug, Clone)]
 pub enum Which {
-    /// A new one.
+    /// A new session.
     New,
-    /// The caller's session of this name, or a new one of it. Names that are minted here start none:
-    /// their session has ended.
+    /// The caller's session of this name, or a new one with it. A generated name starts no session: its session has
+    /// ended.
     Named(SessionId),
-    /// The one that belongs to this workspace, or a new one that does from now on.
+    /// The session of this workspace, or a new one that belongs to it from now on.
     Automatic(Workspace),
-    /// A new one that ends with its call.
+    /// A new session that ends with its call.
     Stateless(Stateless),
 }
 
@@ -32,33 +32,33 @@ impl From<SessionId> for Which {
     }
 }
 
-/// The session that is named, if one is; otherwise a new one.
+/// The session with this name, if one is given; otherwise a new one.
 impl From<Option<SessionId>> for Which {
     fn from(id: Option<SessionId>) -> Self {
         id.map_or(Self::New, Self::Named)
     }
 }
 
-/// What a session belongs to that nobody has to name. It is always one caller's: the same workspace of
-/// another caller is another one.
+/// A workspace: finds a session without a session id. It belongs to one caller; another caller's workspace of the same
+/// name is a different one.
 #[derive(Clone)]
 pub struct Workspace {
     key: WorkspaceKey,
-    /// Cancelled when what it belongs to has ended: then no session is started for it any more.
+    /// Cancelled when its MCP session has ended: no session is started for it then.
     ended: Option<CancellationToken>,
 }
 
-/// Tells the workspaces of one caller apart.
+/// Distinguishes the workspaces of one caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum WorkspaceKey {
-    /// One that the client's URL names.
+    /// A workspace that the client's URL names.
     Named(SessionId),
-    /// That of an MCP session.
+    /// The workspace of an MCP session.
     McpSession(Arc<str>),
 }
 
 impl Workspace {
-    /// What the workspace of a caller is called that names none.
+    /// The name of the workspace of a caller that names none.
     const DEFAULT: &'static str = "default";
 
     /// The caller's workspace of this name.
@@ -66,17 +66,17 @@ impl Workspace {
         Self { key: WorkspaceKey::Named(name), ended: None }
     }
 
-    /// The one that a caller has without naming one.
+    /// The workspace of a caller that names none.
     pub fn default_of_caller() -> Self {
         Self::named(Self::DEFAULT.parse().expect("a valid name"))
     }
 
-    /// That of an MCP session of the caller. The token is cancelled when that has ended.
+    /// The workspace of an MCP session of the caller. The token is cancelled when the MCP session has ended.
     pub fn of_mcp_session(id: Arc<str>, ended: CancellationToken) -> Self {
         Self { key: WorkspaceKey::McpSession(id), ended: Some(ended) }
     }
 
-    /// What it is called, if its name outlives the connections of its clients.
+    /// Its name, if that outlives the connections of its clients.
     pub(super) fn name(&self) -> Option<&SessionId> {
         match &self.key {
             WorkspaceKey::Named(name) => Some(name),
@@ -84,7 +84,7 @@ impl Workspace {
         }
     }
 
-    /// The MCP session whose it is, if it is one's.
+    /// The MCP session that it belongs to, if any.
     pub(super) fn mcp_session(&self) -> Option<&str> {
         match &self.key {
             WorkspaceKey::Named(_) => None,
@@ -96,7 +96,7 @@ impl Workspace {
         &self.key
     }
 
-    /// What it belongs to is over.
+    /// Whether its MCP session has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
@@ -122,20 +122,19 @@ impl fmt::Debug for Workspace {
     }
 }
 
-/// Which session a call was for.
+/// The session that a call was for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// Its name.
     pub id: SessionId,
-    /// It was started for this call; of a workspace also: its caller has not yet been told that it was
-    /// started.
+    /// Whether it was started for this call or, for a workspace, its caller has not yet been told that it was started.
     pub is_new: bool,
-    /// What was there before by this name or for this workspace, if it is new and that is remembered.
+    /// The earlier session of this name or workspace, if this one is new and the earlier one is remembered.
     pub lost: Option<Lost>,
 }
 
 impl Opened {
-    /// The same of a session of which it is known now what became of what was kept of it.
+    /// The same, once it is known whether the session resumed from its saved state.
     pub(super) fn knowing(self, went_on: Option<WentOn>) -> Self {
         let lost = |why| Some(Lost { id: self.id.clone(), why });
         match went_on {

@@ -8,81 +8,81 @@ use protocol::{limits::MAX_PATH, message::FileEntry};
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
 
-/// What links to files of a sandbox begin with where models learnt to write them.
+/// Prefixes of links to a sandbox's files, as models have learnt to write them.
 const LINKS: [&str; 2] = ["sandbox:", "file://"];
 
-/// Longest name of one file or folder, in bytes (`NAME_MAX`).
+/// The maximum length of the name of a file or folder, in bytes (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
-/// Most folders in a path. The agent looks no deeper, so what lies there could never be listed.
+/// The maximum number of folders in a path. The agent looks no deeper, so deeper files could not be listed.
 const MAX_FOLDERS: usize = 64;
 
-/// What becomes of a file that is there already under the name of a new one.
+/// The treatment of an existing file that has the name of a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays, and the new one is refused.
+    /// The existing file stays, and the new one is refused.
     Keep,
-    /// The new one takes its place.
+    /// The new file replaces the existing one.
     Replace,
 }
 
 impl Existing {
-    /// As a caller says it: whether it may be overwritten.
+    /// Converts a caller's argument that says whether a file may be overwritten.
     pub fn overwritten_if(overwrite: bool) -> Self {
         if overwrite { Self::Replace } else { Self::Keep }
     }
 
-    /// As a caller says it.
+    /// Whether the existing file may be overwritten.
     pub fn is_overwritten(self) -> bool {
         self == Self::Replace
     }
 }
 
-/// Why a text is not a path in the data area, to follow the path's name.
+/// Why a text is not a path in the data area. The message is a predicate, to follow the path's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {
-    /// There is nothing.
+    /// The path is empty.
     #[error("is empty; give a name such as sales.csv")]
     Empty,
-    /// More than [`MAX_PATH`].
+    /// The path is longer than [`MAX_PATH`] bytes.
     #[error("is longer than {MAX_PATH} bytes; shorten it")]
     TooLong,
-    /// Absolute where it must not be.
+    /// The path is absolute, and must be relative.
     #[error("must be relative to {DATA_DIR}")]
     Absolute,
-    /// Absolute, and elsewhere.
+    /// The path is absolute, and outside the data area.
     #[error(
         "is outside {DATA_DIR}: only files in {DATA_DIR} can be read. Copy it there with run_python, then \
          read the copy"
     )]
     Outside,
-    /// The data area itself.
+    /// The path is the data area itself.
     #[error("is a folder. Name a file in it; list_artifacts lists them")]
     Folder,
-    /// Of another system, or a name that looks so.
+    /// The path has a backslash, such as a path of another system.
     #[error("contains a backslash; use / between folders")]
     Backslash,
-    /// Such as a line feed.
+    /// The path has a control character, such as a line feed.
     #[error("contains a control character; leave it out")]
     ControlCharacter,
-    /// More than the agent looks into.
+    /// The path has more folders than the agent looks into.
     #[error("has more than {MAX_FOLDERS} folders; use fewer")]
     TooDeep,
-    /// Two slashes, or one at the end.
+    /// The path has two slashes in a row, or one at its end.
     #[error("has an empty part; use one / between folders and none at the end")]
     EmptyPart,
-    /// It would lead elsewhere.
+    /// The path has a part `.` or `..`, and would lead elsewhere.
     #[error(
         "must not contain . or .. as a part; name the file from {DATA_DIR} on, as list_artifacts does"
     )]
     Dots,
-    /// A name that no file can have.
+    /// The path has a part that is too long for the name of a file.
     #[error("has a part longer than {MAX_NAME} bytes; shorten it")]
     LongPart,
 }
 
 /// A path beneath [`DATA_DIR`], relative, without `.`, `..`, empty parts, backslashes or control
-/// characters. What it leads to is for the kernel to say: nothing here looks at a file.
+/// characters. The kernel resolves it: nothing here looks at a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DataPath(String);
 
@@ -90,7 +90,7 @@ impl DataPath {
     /// Checks a relative path.
     ///
     /// # Errors
-    /// It cannot be a path in the data area.
+    /// If it cannot be a path in the data area.
     pub fn relative(path: &str) -> Result<Self, InvalidPath> {
         if path.is_empty() {
             return Err(InvalidPath::Empty);
@@ -125,7 +125,7 @@ impl DataPath {
     /// write them.
     ///
     /// # Errors
-    /// As of [`relative`](Self::relative), or it is outside.
+    /// As for [`relative`](Self::relative), or if it is outside.
     pub fn anywhere(path: &str) -> Result<Self, InvalidPath> {
         let linked = LINKS.iter().find_map(|scheme| path.strip_prefix(scheme));
         let path = linked.filter(|path| path.starts_with(DATA_DIR)).unwrap_or(path);
@@ -137,22 +137,22 @@ impl DataPath {
         }
     }
 
-    /// Relative to [`DATA_DIR`].
+    /// The path relative to [`DATA_DIR`].
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The last part.
+    /// The last part of the path.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// As the code in the sandbox sees it.
+    /// The absolute path, as code in the sandbox sees it.
     pub fn absolute(&self) -> String {
         format!("{DATA_DIR}/{}", self.0)
     }
 
-    /// Its MIME type, by the name's extension.
+    /// The file's MIME type, by the name's extension.
     pub fn mime(&self) -> &'static str {
         mime_of(self.name())
     }
@@ -167,7 +167,7 @@ impl fmt::Display for DataPath {
 /// A file that a caller may fetch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Where it is.
+    /// The file's path.
     pub path: DataPath,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -176,7 +176,7 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// `None` for a name that no caller could ask for, such as one with a newline in it.
+    /// Converts an entry of a listing; `None` for a name that no caller could request, such as one with a newline.
     pub fn from_entry(entry: FileEntry) -> Option<Self> {
         Some(Self {
             path: DataPath::relative(&entry.path).ok()?,
@@ -186,10 +186,10 @@ impl Artifact {
     }
 }
 
-/// MIME type by extension; `application/octet-stream` if there is none that is known.
+/// The MIME type for a name's extension; `application/octet-stream` if the extension is unknown.
 pub fn mime_of(name: &str) -> &'static str {
     match name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).as_deref() {
-        // Of the types that data analysis makes, the one that the table does not have.
+        // The one type of data analysis that the table does not have.
         Some("parquet") => "application/vnd.apache.parquet",
         _ => mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream"),
     }

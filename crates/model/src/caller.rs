@@ -1,23 +1,23 @@
-//! Who calls.
+//! The callers of a server.
 
 use std::{fmt, sync::Arc};
 
-/// Who calls, and so owns the sessions that the call starts.
+/// A caller, who owns the sessions that its calls start.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// Any caller of a server that asks for no token: over stdio, the one who started it.
+    /// Any caller of a server that requires no token; over stdio, the user who started the server.
     pub fn local() -> Self {
         Self("local".into())
     }
 
-    /// One of this name, as an earlier server has known it; `None` if nobody can be called so.
+    /// The caller of this name, which an earlier server recorded; `None` if the name is not valid.
     pub fn named(name: &str) -> Option<Self> {
         is_name(name).then(|| Self(name.into()))
     }
 
-    /// Its name, for the log.
+    /// The caller's name, for the log.
     pub fn name(&self) -> &str {
         &self.0
     }

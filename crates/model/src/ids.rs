@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// What the ids that are minted here start with.
+/// The prefix of the ids that are minted here.
 const MINTED: &str = "sess_";
 
 /// Names a session: `[A-Za-z0-9_-]{1,64}`, chosen by the caller or minted here.
@@ -17,20 +17,20 @@ pub struct SessionId(Arc<str>);
 pub struct InvalidSessionId;
 
 impl SessionId {
-    /// A new one: `sess_` and 12 hexadecimal digits of a random UUID.
+    /// Makes a new id: `sess_` and 12 hexadecimal digits of a random UUID.
     pub fn mint() -> Self {
         let uuid = uuid::Uuid::new_v4().simple().to_string();
         Self(format!("{MINTED}{}", &uuid[..12]).into())
     }
 
-    /// Whether it has the form of those that are minted here, so that no caller has chosen it.
+    /// Whether it has the form of a minted id, and so was not chosen by a caller.
     pub fn is_minted(&self) -> bool {
         let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
         let digits = self.0.strip_prefix(MINTED);
         digits.is_some_and(|digits| digits.len() == 12 && digits.bytes().all(is_hex))
     }
 
-    /// As the caller wrote it.
+    /// The id as the caller wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,14 +60,14 @@ impl fmt::Display for SessionId {
 pub struct RunId(Arc<str>);
 
 impl RunId {
-    /// A new one, now.
+    /// Makes a new id from the present time.
     pub fn mint() -> Self {
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         let uuid = uuid::Uuid::new_v4().simple().to_string();
         Self(format!("run_{now}_{}", &uuid[..4]).into())
     }
 
-    /// As it is shown.
+    /// The id as it is shown.
     pub fn as_str(&self) -> &str {
         &self.0
     }

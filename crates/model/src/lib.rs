@@ -4,8 +4,8 @@
 //! - [`SessionId`], [`RunId`], [`Principal`], [`SessionKey`]: the names of sessions, runs and callers.
 //! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
 //! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
-//! - [`OwnSettings`], [`Lost`]: what a session has of its own, and why it is gone.
-//! - [`package`]: packages as callers ask for them. [`text`]: texts for people and models.
+//! - [`OwnSettings`], [`Lost`]: a session's own settings, and why a session was lost.
+//! - [`package`]: packages as callers request them. [`text`]: texts for people and models.
 
 pub mod artifact;
 mod caller;

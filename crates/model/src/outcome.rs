@@ -13,18 +13,18 @@ pub enum Outcome {
     Error,
     /// Killed at its deadline.
     Timeout,
-    /// Killed for want of memory.
+    /// Killed because it needed more memory than allowed.
     OutOfMemory,
-    /// Killed as it had used all the instructions that it may.
+    /// Killed because it needed more instructions than allowed.
     OutOfFuel,
-    /// A signal of its own doing ended it.
+    /// Ended by a signal that it caused itself.
     Killed,
     /// Killed because the caller no longer wanted it, or the session was closed.
     Cancelled,
 }
 
 impl Outcome {
-    /// All there are, in the order of the documentation.
+    /// All outcomes, in the order of the documentation.
     pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::Error,
@@ -35,7 +35,7 @@ impl Outcome {
         Self::Cancelled,
     ];
 
-    /// What it is called of a cell, and in the history of a workspace.
+    /// The status of a cell with this outcome, also in the history of a workspace.
     pub fn status(self) -> CellStatus {
         match self {
             Self::Ok => CellStatus::Success,
@@ -72,16 +72,16 @@ pub enum CellStatus {
     Timeout,
     /// Stopped because the caller no longer wanted it, or the session was closed.
     Cancelled,
-    /// Stopped for want of memory.
+    /// Stopped because it needed more memory than allowed.
     OutOfMemory,
-    /// Stopped as it had used all the instructions that it may.
+    /// Stopped because it needed more instructions than allowed.
     OutOfFuel,
-    /// It never began.
+    /// The cell never began.
     SetupError,
 }
 
 impl CellStatus {
-    /// All there are, in the order of the documentation.
+    /// All statuses, in the order of the documentation.
     pub const ALL: [Self; 7] = [
         Self::Success,
         Self::ExecutionError,
@@ -109,18 +109,18 @@ impl CellStatus {
 /// One output of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Valid UTF-8; where something was left out, a line between says how much.
+    /// The text, in valid UTF-8. If something was left out, a line in its place says how much.
     pub text: String,
     /// Something was left out.
     pub truncated: bool,
-    /// Where that line is in the text.
+    /// The range of that line in the text.
     pub gap: Option<Range<usize>>,
     /// Bytes that the program wrote.
     pub total: u64,
-    /// How many of them come before the cut; all, if there is none.
+    /// The number of those bytes before the cut; all of them if there is no cut.
     pub head: u64,
-    /// All that was captured, where the text has tracebacks that were shortened.
+    /// The whole captured output, if tracebacks in the text were shortened.
     pub whole: Option<Bytes>,
-    /// All of it is kept, if it can be.
+    /// The whole output is kept to be read later, if that is possible.
     pub is_kept: bool,
 }

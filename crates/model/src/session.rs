@@ -1,4 +1,4 @@
-//! What is known of a session beside its sandbox.
+//! A session's key, its own settings, and the reason why it was lost.
 
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ impl SessionKey {
         Self(hex::encode(&hash.finalize()[..16]))
     }
 
-    /// Reads one back.
+    /// Parses a key; `None` if it is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let key = Self(text.to_owned());
         key.is_valid().then_some(key)
     }
 
-    /// One that was read may be anything.
+    /// Whether the key is valid: a deserialized key may be anything.
     pub fn is_valid(&self) -> bool {
         self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
@@ -48,47 +48,47 @@ impl SessionKey {
     }
 }
 
-/// What a session has instead of what the server's settings say; never more.
+/// Settings of a session that replace the server's, and never exceed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnSettings {
     /// Memory in bytes.
     pub memory: Option<u64>,
-    /// For how long it may be unused.
+    /// Time for which the session may be unused.
     pub ttl: Option<Duration>,
-    /// The language of its cells that name none.
+    /// The language of cells that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<RuntimeName>,
 }
 
 impl OwnSettings {
-    /// A sandbox that was started before they were known does not have them.
+    /// Whether the sandbox depends on them: one that was started before they were known does not have them.
     pub fn are_of_sandbox(&self) -> bool {
         self.memory.is_some() || self.ttl.is_some()
     }
 }
 
-/// A session that is gone, with its files and variables.
+/// A session that was lost with its files and variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// What it was called.
+    /// The session's name.
     pub id: SessionId,
-    /// Why it is gone.
+    /// The reason.
     pub why: LostReason,
 }
 
-/// Why a session is gone.
+/// Why a session was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
-    /// Somebody closed it.
+    /// The session was closed.
     Closed,
-    /// It was unused for this long.
+    /// The session was unused for this long.
     Expired(Duration),
-    /// It had to give way to another session of its caller.
+    /// The session ended to make room for another session of its caller.
     Evicted,
     /// Its sandbox ended unexpectedly.
     Died,
-    /// It was to be kept when its server ended, and what was kept cannot be used.
+    /// The session was to be saved when its server ended, and the saved state cannot be used.
     NotKept,
-    /// It is there as it was some time before its server ended. What was done after that is gone.
+    /// The session was restored to a state from some time before its server ended. Later changes are lost.
     Older,
 }

@@ -1,11 +1,11 @@
 //! The surroundings of a program.
 
-/// What programs find around them.
+/// The kind of environment in which a program runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum World {
-    /// A system with processes and threads. Its files stay as they are whatever becomes of variables.
+    /// A system with processes and threads. The files stay if variables are lost.
     #[default]
     System,
-    /// An interpreter alone. A stop takes back all that it holds, files included.
+    /// An interpreter alone. If a run is stopped, everything is rolled back, files included.
     Interpreter,
 }

@@ -1,18 +1,18 @@
-//! What a container's options depend on besides the settings: the engine's host.
+//! The engine's host, on which a container's options depend besides the settings.
 
-/// The host of an engine, as far as its containers differ by it.
+/// The properties of an engine's host on which its containers depend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Host {
     /// Processors.
     pub cpus: f64,
-    /// The buffers of TCP and UDP sockets count as memory of their container. Under cgroup v1 they
-    /// would only with a limit of their own (`memory.kmem.tcp`), which runc does not set.
+    /// The buffers of TCP and UDP sockets count as memory of their container. Under cgroup v1 they would count only
+    /// with a limit of their own (`memory.kmem.tcp`), which runc does not set.
     pub counts_internet_sockets: bool,
 }
 
 impl Host {
-    /// A host with so many processors and this version of cgroups, both as the engine tells them.
-    /// What it does not tell is taken for the less.
+    /// A host with these processors and this version of cgroups, as the engine reports them. For a value that is not
+    /// reported, the lesser one is assumed.
     pub fn new(cpus: Option<f64>, cgroup: Option<&str>) -> Self {
         Self { cpus: cpus.unwrap_or(1.0), counts_internet_sockets: cgroup == Some("2") }
     }

@@ -1,9 +1,9 @@
-//! What the container of a sandbox is, exactly. A server asks an engine for such containers and a relay lets no
-//! other through, so both take it from here.
+//! The exact description of a sandbox's container. A server asks an engine for such containers and a relay refuses all
+//! others, so both use this crate.
 //!
-//! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: its system calls.
-//! - [`host`]: what in it depends on the engine's host. [`uid`]: the user id that each has to itself.
-//! - [`owner`]: the server that it belongs to, as its label says. [`defaults`]: of the settings about it.
+//! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: the allowed system calls.
+//! - [`host`]: the engine's host, on which the description depends. [`uid`]: the user id of each container.
+//! - [`owner`]: the server of a container, as its label says. [`defaults`]: defaults of the settings for containers.
 
 pub mod defaults;
 mod host;
@@ -21,44 +21,46 @@ pub use self::{
     uid::{GID, UIDS, Uid},
 };
 
-/// Label: which program's container it is, which is always [`APP`].
+/// Label: the program of the container, which is always [`APP`].
 pub const LABEL_APP: &str = "app";
 
-/// This program.
+/// The name of this program.
 pub const APP: &str = "llm-sandbox";
 
-/// Label: the session that it is for.
+/// Label: the session of the container.
 pub const LABEL_SESSION: &str = "session_id";
 
 /// Label: the [`Owner`].
 pub const LABEL_OWNER: &str = "llm-sandbox.owner";
 
-/// Label: how many seconds its agent waits for another stream when it has lost one. Not there if it ends with it.
+/// Label: the number of seconds for which the agent waits for another stream after it has lost one. Absent if the
+/// container ends with its stream.
 pub const LABEL_HOLD: &str = "llm-sandbox.hold";
 
-/// Label: it fetches packages, and has a network for that.
+/// Label: the container fetches packages, and has a network for that.
 pub const LABEL_FETCHER: &str = "llm-sandbox.fetcher";
 
-/// Label: the caller that it is for, by a key that names none. Only where several servers share their callers.
+/// Label: the caller of the container, by a key that does not reveal the name. Only if several servers share their
+/// callers.
 pub const LABEL_CALLER: &str = "llm-sandbox.caller";
 
-/// Label: the fingerprint of the key of the servers that share their callers. What has another is none of their business.
+/// Label: the fingerprint of the key of the servers that share their callers. They ignore containers with another one.
 pub const LABEL_KEY: &str = "llm-sandbox.key";
 
-/// Where the image has the agent.
+/// The path of the agent in the image.
 pub const AGENT: &str = "/opt/sandbox/agent";
 
-/// Command that brings the agent of a container another stream: the same program, which nobody may read. Its process is
-/// out of reach of the user's code from its first instruction on, and so is the stream that it brings.
+/// The command that brings the agent of a container another stream: the same program, in a file that cannot be read.
+/// The user's code cannot reach its process, nor the stream that it brings, from its first instruction on.
 pub const CONNECT: [&str; 2] = ["/opt/sandbox/connect", "--connect"];
 
-/// The same where a program that nobody may read cannot be started, as under gVisor.
+/// The same command with a readable file, for runtimes that cannot start an unreadable program, such as gVisor.
 pub const CONNECT_READABLE: [&str; 2] = [AGENT, "--connect"];
 
-/// How long a container may have been made and not be running yet: its server may be busy starting it.
+/// Time for which a new container may not be running yet: its server may be busy starting it.
 pub const SETTLING: Duration = Duration::from_secs(60);
 
-/// What a sandbox may use.
+/// The resource limits of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Memory in bytes, files on tmpfs included.
@@ -72,7 +74,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The same with no more memory than that, and so no more files than fit into it.
+    /// Lowers the memory to at most this, and the data area to a size that fits into it.
     #[must_use]
     pub fn with_memory(self, memory: u64) -> Self {
         let memory = memory.min(self.memory);
@@ -80,22 +82,21 @@ impl Limits {
     }
 }
 
-/// Memory of a fetcher besides what it downloads, which is kept in memory: what pip takes, with room.
+/// Memory of a fetcher besides its downloads, which are also in memory: as much as pip takes, and some more. In bytes.
 const FETCHER_MEMORY: u64 = 384 << 20;
 
-/// Fetchers of one server at a time.
+/// The maximum number of fetchers of one server at a time.
 pub const MAX_FETCHERS: usize = 2;
 
-/// What a fetcher of so many bytes of packages may use.
+/// The resource limits of a fetcher for this many bytes of packages.
 pub fn fetcher_limits(bytes: u64) -> Limits {
-    // What is downloaded, and what pip keeps meanwhile.
+    // The downloads, and pip's own files meanwhile.
     let data = bytes + FETCHER_MEMORY / 4;
     Limits { memory: FETCHER_MEMORY + data, cpus: 1.0, pids: 64, data }
 }
 
-/// Size of `/tmp` and of `/dev/shm` each, in bytes, where there is so much memory: room for caches, temporary
-/// files and shared arrays. Both full, and the data area as well, they leave room for what is preloaded by
-/// default.
+/// Size of `/tmp` and of `/dev/shm` each, in bytes, with this much memory: room for caches, temporary files and shared
+/// arrays. Even if both and the data area are full, they leave room for the modules that are preloaded by default.
 pub fn scratch_bytes(memory: u64) -> u64 {
     (memory / 16).min(32 << 20)
 }

@@ -1,4 +1,4 @@
-//! What a container of ours is, exactly: one pure function, with a reason beside each choice.
+//! The exact description of a sandbox's container: one pure function, with a reason beside each choice.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     Owner, Uid, scratch_bytes, seccomp, uid::GID,
 };
 
-/// What a container is for, and what it is made of.
+/// The parameters of a container.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
     /// The session.
@@ -24,48 +24,48 @@ pub struct Container<'a> {
     pub image: &'a str,
     /// Runtime, if not the engine's default.
     pub runtime: Option<&'a str>,
-    /// What it may use.
+    /// The resource limits.
     pub limits: Limits,
-    /// How long it outlives its stream, if it does.
+    /// Time for which it outlives its stream; `None` if it ends with the stream.
     pub hold: Option<Duration>,
-    /// What it is to do.
+    /// The purpose.
     pub purpose: Purpose<'a>,
 }
 
-/// What a container is to do.
+/// The purpose of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose<'a> {
-    /// To run code of a session's. It has no network.
+    /// Runs a session's code. The container has no network.
     Session {
-        /// Bytes of packages that may be installed in it, if any may.
+        /// The maximum size of installed packages, in bytes; `None` if none may be installed.
         packages: Option<u64>,
     },
-    /// To fetch packages. It has a network, and runs nothing of anybody's.
+    /// Fetches packages. The container has a network, and runs no user's code.
     Fetcher {
         /// Name of the engine's network.
         network: &'a str,
     },
 }
 
-/// Where packages are installed while a sandbox runs: interpreters look there after all else.
+/// The folder in which packages are installed while a sandbox runs: interpreters search it last.
 pub const PACKAGES: &str = "/opt/packages";
 
-/// Files and folders of packages.
+/// The maximum number of files and folders of packages.
 const MAX_PACKAGE_FILES: u32 = 32_768;
 
 /// The description of a container with this user id, on this host.
 pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCreateBody {
-    // More than the host has is an error to the engine, not a wish.
+    // The engine refuses more processors than the host has.
     let cpus = container.limits.cpus.min(host.cpus);
-    // BLAS would start a thread for each processor it sees and then wait for its quota: 25 times
-    // slower on one of two.
+    // Without this, BLAS starts a thread for each processor it sees and then waits for its quota: 25 times slower on
+    // one of two.
     let threads = cpus.ceil().max(1.0);
     // Without a network pip retries for minutes before it says so.
     let no_index = matches!(container.purpose, Purpose::Session { .. });
     let no_index = no_index.then(|| "PIP_NO_INDEX=1".into());
     ContainerCreateBody {
         image: Some(container.image.to_owned()),
-        // The image's own entrypoint may be a derived image's; ours is always the agent.
+        // A derived image may have another entrypoint; a sandbox always starts the agent.
         entrypoint: Some(vec![AGENT.into()]),
         cmd: Some(vec![]),
         user: Some(format!("{uid}:{GID}")),
@@ -78,15 +78,15 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
                 .collect(),
         ),
         labels: Some(labels(container)),
-        // The leash: the engine closes stdin when its one client is gone, and the agent ends, or waits to be held
-        // by another for as long as its server has told it.
+        // The engine closes stdin when its one client is lost, and the agent ends, or waits for another client for the
+        // time that its server has set.
         open_stdin: Some(true),
         stdin_once: Some(true),
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         tty: Some(false),
-        // With it no network is even set up, which saves a third of the start.
+        // The engine then does not even set up a network, which saves a third of the start.
         network_disabled: Some(matches!(container.purpose, Purpose::Session { .. })),
         // PID 1 ignores a SIGTERM it has no handler for; the engine would wait ten seconds.
         stop_signal: Some("SIGKILL".into()),
@@ -116,13 +116,13 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
     let limits = &container.limits;
     let (network, internet, packages) = match container.purpose {
         Purpose::Session { packages } => ("none", host.counts_internet_sockets, packages),
-        // What its sockets hold is bounded by what it does.
+        // The task of a fetcher limits the memory of its sockets.
         Purpose::Fetcher { network } => (network, true, None),
     };
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let tmpfs = |size: u64, rest: &str| {
         // Every file costs the host a kibibyte, even when it is empty.
-        // nodev and nosuid are defaults that are worth saying; noexec keeps out brought binaries.
+        // nodev and nosuid are defaults, written out; noexec prevents that users run binaries of their own.
         format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={MAX_FILES},{rest}")
     };
     let limit = |name: &str, value: u64| ResourcesUlimits {
@@ -132,10 +132,10 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
     };
     HostConfig {
         auto_remove: Some(true),
-        // The agent reaps; a second init would only stand between it and its children.
+        // The agent reaps processes; a second init would only come between it and its children.
         init: Some(false),
         privileged: Some(false),
-        // Beside network_disabled, for engines that do not know that one.
+        // In addition to network_disabled, for engines that do not know that option.
         network_mode: Some(network.into()),
         // Any other driver writes every frame to the host's disk.
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
@@ -150,25 +150,25 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
         shm_size: Some(bytes(scratch_bytes(limits.memory))),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         memory: Some(bytes(limits.memory)),
-        // The same as memory means: no swap.
+        // Equal to memory, which means no swap.
         memory_swap: Some(bytes(limits.memory)),
         #[expect(clippy::cast_possible_truncation, reason = "bounded by the host's processors")]
         nano_cpus: Some((cpus * 1e9) as i64),
         // A quarter of the usual weight: the host and its server come first.
         cpu_shares: Some(256),
         pids_limit: Some(i64::from(limits.pids)),
-        // If the host runs out of memory, better a sandbox than anything else.
+        // If the host runs out of memory, the kernel kills sandboxes before other processes.
         oom_score_adj: Some(500),
         ulimits: Some(vec![
             limit("nofile", 1024),
-            // A little more than the data area, so that a program sees "no space left" and not
-            // SIGXFSZ, but no sparse file pretends to be larger than what there is.
+            // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
+            // file can pretend to be larger than the area.
             limit("fsize", limits.data + (1 << 20)),
             limit("core", 0),
             limit("memlock", 0),
             limit("msgqueue", 0),
             limit("sigpending", 1024),
-            // Not nproc: the limit of processes above counts them all, threads too.
+            // Not nproc: the limit of processes above counts all processes and threads.
         ]),
         tmpfs: Some(
             [
@@ -191,7 +191,7 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
     }
 }
 
-/// The engine's own list, which ours replaces, and after it what tells of the host.
+/// The engine's own list, which this one replaces, and after it paths that reveal facts about the host.
 const MASKED: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -213,7 +213,7 @@ const MASKED: &[&str] = &[
     "/proc/ioports",
     "/proc/kallsyms",
     "/proc/partitions",
-    // Beside telling of the host it takes triggers, which keep the kernel busy.
+    // In addition, it accepts triggers, which keep the kernel busy.
     "/proc/pressure",
     "/proc/softirqs",
     "/proc/swaps",
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn the_container_is_exactly_this() {
         let mut body = serde_json::to_value(body(LIMITS)).expect("serializes");
-        // The profile has a file of its own; here only that it is given.
+        // The profile has a file of its own; here only its presence is checked.
         let options = &mut body["HostConfig"]["SecurityOpt"];
         assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
         options[1] = "seccomp=<sandbox-image/seccomp.json>".into();

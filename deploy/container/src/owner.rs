@@ -1,10 +1,10 @@
-//! Who a container belongs to: one run of one server, in a form that another server on the same machine can
-//! check for life.
+//! The owner of a container: one run of one server, in a form by which another server on the same machine can check
+//! whether it is still running.
 
 use std::{fmt, str::FromStr};
 
-/// One run of a server. Process ids are used again, so the start time is part of it; they mean
-/// something only within one boot of one machine and one PID namespace, so these are too.
+/// One run of a server. Process ids are reused, so the start time is included; they are unique only within one boot of
+/// one machine and one PID namespace, so these are included, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// Id of the machine's boot.
@@ -13,7 +13,7 @@ pub struct Owner {
     pub pid_namespace: String,
     /// Process id.
     pub pid: u32,
-    /// When the process started, in clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub started: u64,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Not an owner in a form that this program knows.
+/// The error that a text is not an owner in a form that this program knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an owner")]
 pub struct UnknownForm;

@@ -1,17 +1,18 @@
-//! The system calls that a container may make: the profile, and what in it depends on the host.
+//! The system calls that a container may make: a profile, of which a part depends on the host.
 
 use serde_json::{Value, json};
 
-/// Docker's default profile without what a data program has no use for, and with sockets by a list of
-/// families, types and protocols. The file says at each rule why.
+/// Docker's default profile without calls that a data program does not need, and with sockets by a list of families,
+/// types and protocols. The file has a reason for each rule.
 const PROFILE: &str = include_str!("../../../sandbox-image/seccomp.json");
 
 const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const EAFNOSUPPORT: u64 = 97;
 
-/// The profile for containers, as one line of JSON. Where sockets' memory is not counted, programs get none that can
-/// hold it uncounted: no AF_INET and AF_INET6, as from a kernel without them. That of AF_UNIX is always counted.
+/// The profile for containers, as one line of JSON. If the memory of internet sockets is not counted, programs get
+/// none, because they could hold uncounted memory: AF_INET and AF_INET6 fail as in a kernel without them. The memory of
+/// AF_UNIX sockets is always counted.
 pub(crate) fn profile(allows_internet_sockets: bool) -> String {
     let mut profile: Value = serde_json::from_str(PROFILE).expect("the embedded profile is JSON");
     let rules = profile["syscalls"].as_array_mut().expect("the embedded profile has rules");
@@ -26,7 +27,7 @@ pub(crate) fn profile(allows_internet_sockets: bool) -> String {
             })
         }));
     }
-    // It travels with every create; what is for readers need not.
+    // The profile is sent with every create request; comments are only for readers of the file.
     for rule in rules {
         rule.as_object_mut().expect("a rule is an object").remove("comment");
     }

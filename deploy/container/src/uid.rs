@@ -1,14 +1,13 @@
-//! A user id for each sandbox. The kernel counts pending signals, pipe buffers, descriptors in flight
-//! and more for each user id over the whole host: with one of its own, what a sandbox uses up is its
-//! own as well.
+//! A user id for each sandbox. The kernel counts pending signals, pipe buffers, descriptors in flight and more for each
+//! user id over the whole host: with a user id of its own, a sandbox can use up only its own share.
 //!
-//! The engine itself sees to it that no two have the same, whichever servers use it: a container's name
-//! is made of the user id, and an engine has each name once.
+//! The engine ensures that no two sandboxes have the same user id, whichever servers use it: a container's name
+//! contains the user id, and an engine allows each name once.
 
 use std::{fmt, ops::RangeInclusive};
 
-/// The user ids of sandboxes. Below 65536, so that a rootless engine or one with a user namespace can
-/// map them; where hosts have nobody.
+/// The user ids of sandboxes. Below 65536, so that a rootless engine or one with a user namespace can map them, and in
+/// a range in which hosts have no users.
 pub const UIDS: RangeInclusive<u32> = 50_000..=59_999;
 
 /// The group of all sandboxes. Nothing is counted by group.
@@ -21,7 +20,7 @@ const NAME: &str = "llm-sandbox-u";
 pub struct Uid(u32);
 
 impl Uid {
-    /// Any of them. At random, so that one that has just become free is not soon used again.
+    /// Picks a user id at random, so that one that has just become free is not reused soon.
     pub fn random() -> Self {
         let random = uuid::Uuid::new_v4().as_u128();
         let count = u128::from(UIDS.end() - UIDS.start() + 1);
@@ -29,17 +28,17 @@ impl Uid {
         Self(UIDS.start() + at)
     }
 
-    /// As the kernel has it.
+    /// The user id as a number.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The name of the container that has it.
+    /// The name of the container with this user id.
     pub fn container_name(self) -> String {
         format!("{NAME}{}", self.0)
     }
 
-    /// That of the container of this name, if it is one of ours.
+    /// The user id of the container of this name; `None` if it is not a sandbox's name.
     pub fn of_container(name: &str) -> Option<Self> {
         let digits = name.strip_prefix(NAME)?;
         let is_number = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -56,7 +55,7 @@ impl fmt::Display for Uid {
 
 #[cfg(test)]
 impl Uid {
-    /// This one.
+    /// This user id, for tests.
     pub(crate) fn fixed(uid: u32) -> Self {
         assert!(UIDS.contains(&uid));
         Self(uid)

@@ -1,4 +1,4 @@
-//! One request, from what is asked to its answer.
+//! Answers one request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ impl Refused {
 }
 
 impl Shared {
-    /// `place` is taken for as long as the connection is open, as which it may go on for long.
+    /// Answers a request. `place` is taken while the connection is open, which may be long after the answer.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: hyper::Request<Incoming>,
@@ -85,7 +85,7 @@ impl Shared {
         Ok(passed_on(self.engine.ask(&request, None).await?))
     }
 
-    /// Of what the engine says of itself and its host, what a server looks at.
+    /// The facts about the engine and its host that a server uses.
     async fn info(&self) -> Result<Answer, Refused> {
         const KEPT: [&str; 5] =
             ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"];
@@ -98,11 +98,11 @@ impl Shared {
         Ok(json_answer(response.status(), &info))
     }
 
-    /// Whether this is what a sweep may remove.
+    /// Whether a sweep may remove this container.
     async fn is_leftover(&self, id: &ContainerId) -> Result<bool, Refused> {
         let response = self.engine.inspect(id).await?;
         if response.status() == StatusCode::NOT_FOUND {
-            // The engine may say so itself.
+            // The request is passed on, so that the engine says so itself.
             return Ok(true);
         }
         let found: Value =
@@ -121,8 +121,9 @@ impl Shared {
     }
 }
 
-/// Of this program, and nobody's, as far as can be told from here, who may need it: an owner may live
-/// behind another relay or none, and be about to start what does not run yet.
+/// Whether a container of this program has no owner, or does not run [some time](SETTLING) after it was created. The
+/// relay cannot check whether an owner is alive: it may be behind another relay or none, and about to start the
+/// container.
 fn is_leftover(found: &Value, now: Timestamp) -> bool {
     let labels = &found["Config"]["Labels"];
     let owner = labels[LABEL_OWNER].as_str().and_then(|owner| owner.parse::<Owner>().ok());
@@ -145,7 +146,7 @@ pub(super) fn passed_on(response: Response<Incoming>) -> Answer {
     answer(&head, body.boxed_unsync())
 }
 
-/// Of the engine's headers only the type: the others are about its own connection.
+/// An answer with only the content type of the engine's headers: the others are about its own connection.
 pub(super) fn answer(
     head: &hyper::http::response::Parts,
     body: UnsyncBoxBody<Bytes, hyper::Error>,

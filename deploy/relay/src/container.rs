@@ -30,13 +30,13 @@ use super::{
     held::Place,
     request::{ContainerId, ExecId, Request, is_ours},
 };
-/// Time within which somebody attaches to what was made.
+/// Time within which a new container must be attached.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time beyond the limit of a hold within which a container has certainly ended.
+/// Time after the limit of a hold, until which a container has certainly ended.
 const HOLD_MARGIN: Duration = Duration::from_secs(15);
 
-/// Bytes on their way through, in each direction of each stream.
+/// Size of the buffer for each direction of each stream, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 impl Shared {
@@ -51,7 +51,7 @@ impl Shared {
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
         let own = description(&self.settings, &self.host().await?, &name, &given)?;
         let making = self.clone().make(name, own, place);
-        // If the client disconnects meanwhile, the container would be left behind.
+        // In a task of its own: otherwise the container would remain if the client disconnects meanwhile.
         let made = self.tasks.spawn(making).await;
         made.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
     }
@@ -94,7 +94,7 @@ impl Shared {
         }
         let client = hyper::upgrade::on(&mut request);
         let shared = self.clone();
-        // From here on it is seen to its end, even if the client disconnects.
+        // In a task of its own, which continues even if the client disconnects.
         let attaching = async move {
             match shared.engine.streams(&Request::Attach(id.clone()), None).await {
                 Ok(Attached::Stream(engine)) => {
@@ -116,7 +116,8 @@ impl Shared {
         attached.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
     }
 
-    /// Carries the bytes of a container until either side has ended, and then sees to its removal.
+    /// Carries the bytes of a container until either side has ended, and then removes it, or with a hold waits for its
+    /// end.
     async fn hold(
         self: Arc<Self>,
         id: ContainerId,
@@ -137,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// A container that has lost its stream has another by then, or has ended.
+    /// Waits until a container that has lost its stream has another or has ended. If it has ended, frees its place.
     async fn see_it_off(self: Arc<Self>, id: ContainerId, hold: Duration) {
         let waited = self.stop.run_until_cancelled(tokio::time::sleep(hold + HOLD_MARGIN)).await;
         if waited.is_some() && !self.engine.inspect(&id).await.is_ok_and(|found| is_there(&found)) {
@@ -145,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Makes the process that brings the agent of a container another stream.
+    /// Creates the process that brings the agent of a container another stream.
     pub(super) async fn connect(self: &Arc<Self>, id: ContainerId) -> Result<Answer, Refused> {
         if self.settings.hold.is_none() {
             return Err(Refused::NotAllowed("containers end with their streams"));
@@ -179,7 +180,7 @@ impl Shared {
         Ok(answer(&head, Full::new(body).map_err(|never| match never {}).boxed_unsync()))
     }
 
-    /// Starts such a process, and carries its bytes until either side has ended.
+    /// Starts a process that [`connect`](Self::connect) created, and carries its bytes until either side has ended.
     pub(super) async fn begin(
         self: &Arc<Self>,
         exec: ExecId,
@@ -187,7 +188,7 @@ impl Shared {
         place: Arc<OwnedSemaphorePermit>,
     ) -> Result<Answer, Refused> {
         let id = self.held.begin(&exec).ok_or_else(not_held)?;
-        // What follows it on the connection is the stream.
+        // The stream follows the request on the same connection.
         let rest = Limited::new(request.body_mut(), MAX_REQUEST_BYTES).collect();
         if !matches!(timeout(REQUEST_TIMEOUT, rest).await, Ok(Ok(_))) {
             return Err(Refused::Incomplete);
@@ -203,7 +204,7 @@ impl Shared {
         }
     }
 
-    /// Removes what is held here. Most of the time the engine has already begun to.
+    /// Removes a container. Usually the engine has already begun to remove it.
     pub(super) async fn remove(&self, id: ContainerId) {
         let request = Request::Remove(id.clone());
         match timeout(REQUEST_TIMEOUT, self.engine.ask(&request, None)).await {
@@ -223,13 +224,13 @@ impl Shared {
     }
 }
 
-/// Whether an inspected container is there.
+/// Whether an inspected container exists.
 fn is_there(found: &Response<Bytes>) -> bool {
     found.status() != StatusCode::NOT_FOUND
 }
 
-/// The container that these settings describe for the session and the server that the given one is for,
-/// with the user id that is in its name. An error if that is not the given one.
+/// The description by these settings of a container for the same session and server as the given one, with the user id
+/// in its name. An error if the given description differs.
 fn description(
     settings: &Settings,
     host: &Host,
@@ -255,8 +256,8 @@ fn description(
     if own == *given { Ok(own) } else { Err(another()) }
 }
 
-/// What the container of these settings may use: all that they allow or, where a session asked for less,
-/// less memory and what follows from it. `None` if it would be more, or too little.
+/// The limits of a container by these settings: all that they allow or, if a session asked for less, less memory and
+/// the limits that follow from it. `None` if the memory is more than they allow, or too little.
 fn limits(settings: &Settings, given: &Value) -> Option<Limits> {
     let memory = given["HostConfig"]["Memory"].as_u64()?;
     let all = settings.limits;
@@ -281,7 +282,7 @@ fn container<'a>(
     }
 }
 
-/// What fetches packages, if any may be.
+/// The container that fetches packages; `None` if packages are disabled.
 fn fetcher<'a>(
     settings: &'a Settings,
     session: &'a str,
@@ -293,7 +294,7 @@ fn fetcher<'a>(
     Some(Container { hold: None, purpose, ..container(settings, limits, session, owner) })
 }
 
-/// Either side's end is the other's.
+/// Copies bytes in both directions until either side ends.
 async fn carry(client: Upgraded, engine: Upgraded) {
     let (from_client, mut to_client) = split(TokioIo::new(client));
     let (from_engine, mut to_engine) = split(TokioIo::new(engine));
@@ -434,7 +435,7 @@ mod tests {
             changed.pointer_mut(parent).expect("is there")[name] = value;
             refused(&on, &changed);
         }
-        // Nor has a session's, with packages or without.
+        // A session's container has no network, with packages or without.
         for settings in [&on, &settings()] {
             let mut given = self::given(settings);
             assert_eq!(given["HostConfig"]["NetworkMode"], "none");
@@ -497,7 +498,7 @@ mod tests {
         for uid in ["", "50124", "0", "1000", "49999", "60000", "050123", "50123-2"] {
             refused(&format!("llm-sandbox-u{uid}"), &given(&settings));
         }
-        // Nor with a name that agrees, if no sandbox may have that user id.
+        // A user id that no sandbox may have is refused, even if the name agrees.
         for uid in ["0", "1000", "49999", "60000"] {
             let given = given(&settings).to_string().replace("50123", uid);
             let given = serde_json::from_str(&given).expect("JSON");

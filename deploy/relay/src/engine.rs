@@ -1,4 +1,4 @@
-//! The relay's side towards the engine: one connection for each request, as the server's own.
+//! The relay's connections to the engine: one for each request, as a server makes them.
 
 use std::{
     io,
@@ -34,13 +34,13 @@ pub(super) enum NoAnswer {
     Unexpected,
 }
 
-/// What an attempt to attach came to.
+/// The result of an attempt to attach.
 pub(super) enum Attached {
     Stream(Upgraded),
     Refused(Response<Incoming>),
 }
 
-/// Longest answer that is looked at, in bytes.
+/// The maximum size of an answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         Self(socket.to_owned())
     }
 
-    /// Asks, with this JSON or none.
+    /// Sends a request, with a JSON body if there is one.
     pub(super) async fn ask(
         &self,
         request: &Request,
@@ -57,12 +57,12 @@ impl Engine {
         self.send(&request.method(), &request.target(), json).await
     }
 
-    /// A container as the engine describes it; what it says instead, if it does not.
+    /// The engine's description of a container, or its refusal.
     pub(super) async fn inspect(&self, id: &ContainerId) -> Result<Response<Bytes>, NoAnswer> {
         whole(self.send(&Method::GET, &format!("/containers/{id}/json"), None).await?).await
     }
 
-    /// The streams that are asked for.
+    /// Sends a request for streams.
     pub(super) async fn streams(
         &self,
         request: &Request,
@@ -84,7 +84,7 @@ impl Engine {
     ) -> Result<Response<Incoming>, NoAnswer> {
         let stream = UnixStream::connect(&self.0).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the answer, or when nobody waits for that any more.
+        // The connection ends with the answer, or when nothing waits for the answer any more.
         tokio::spawn(connection.with_upgrades());
         let mut request =
             hyper::Request::builder().method(method).uri(target).header(HOST, "engine");
@@ -100,7 +100,7 @@ impl Engine {
     }
 }
 
-/// An answer with all of its body.
+/// Reads the whole body of an answer.
 pub(super) async fn whole(response: Response<Incoming>) -> Result<Response<Bytes>, NoAnswer> {
     let (head, body) = response.into_parts();
     let body =

@@ -1,14 +1,14 @@
-//! The containers that a relay has made, for as long as it answers for them.
+//! The containers that a relay has created, while it is responsible for them.
 //!
 //! ```text
-//! made --attach--> attached --its stream ends--> removed
-//!   '--- nobody attaches within a time ------------^
+//! created --attach--> attached --its stream ends--> removed
+//!   '---- not attached in time ------------------------^
 //! ```
 //!
-//! One that outlives its stream can be connected to once more, through this relay or a later one.
+//! A container that outlives its stream can be connected to again, through this relay or a later one.
 //!
-//! Only what is made here can be attached, waited for and started, and once attached it is held by that one
-//! stream: nobody else can get hold of it.
+//! Only containers that were created here can be attached, waited for and started. An attached container belongs to its
+//! one stream: it cannot be attached again.
 
 use std::{
     collections::HashMap,
@@ -20,9 +20,9 @@ use super::request::{ContainerId, ExecId};
 #[derive(Debug)]
 pub(super) struct Held {
     containers: Mutex<HashMap<ContainerId, State>>,
-    /// Processes that bring another stream, by their names, until they begin.
+    /// Processes that bring another stream, by their ids, until they begin.
     connecting: Mutex<HashMap<ExecId, ContainerId>>,
-    /// Places that are taken by containers, those being made too.
+    /// The maximum number of containers, including those that are being created.
     most: usize,
     places: std::sync::Arc<tokio::sync::Semaphore>,
 }
@@ -49,7 +49,7 @@ impl Held {
         }
     }
 
-    /// A place for one more, if there is one.
+    /// Takes a place for one more container, if there is one.
     pub(super) fn place(&self) -> Option<Place> {
         self.places.clone().try_acquire_owned().ok().map(Place)
     }
@@ -62,7 +62,7 @@ impl Held {
         self.lock().insert(id, State { attached: false, _place: place });
     }
 
-    /// False if it was not made here, or somebody is attached.
+    /// Marks a container as attached. Returns false if it was not created here, or is already attached.
     pub(super) fn attach(&self, id: &ContainerId) -> bool {
         match self.lock().get_mut(id) {
             Some(state) if !state.attached => {
@@ -73,12 +73,12 @@ impl Held {
         }
     }
 
-    /// One that was made through another relay is held here from now on.
+    /// Adds a container that was created through another relay, as attached.
     pub(super) fn taken_over(&self, id: ContainerId, place: Place) {
         self.lock().insert(id, State { attached: true, _place: place });
     }
 
-    /// This process may begin, once.
+    /// Permits this process to begin, once.
     pub(super) fn may_begin(&self, exec: ExecId, id: ContainerId) {
         let mut connecting = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
         if connecting.len() >= self.most {
@@ -87,7 +87,7 @@ impl Held {
         connecting.insert(exec, id);
     }
 
-    /// The container in which this process begins now, if it may.
+    /// Uses the permission of a process to begin, and returns its container; `None` without permission.
     pub(super) fn begin(&self, exec: &ExecId) -> Option<ContainerId> {
         self.connecting.lock().unwrap_or_else(PoisonError::into_inner).remove(exec)
     }

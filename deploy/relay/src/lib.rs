@@ -1,21 +1,21 @@
-//! A relay between a server and its engine, for a server that must not hold the engine's socket: whoever
-//! holds that can be root on the host.
+//! A relay between a server and its engine, for a server that must not have the engine's socket: a process that has it
+//! can be root on the host.
 //!
 //! ```text
-//! server --- our socket --- relay --- the engine's socket
-//!                             |
-//!         twelve requests, written anew; a container is made only if it is the very one that
-//!            these settings describe, and only what was made here is attached to and started
+//! server --- the relay's socket --- relay --- the engine's socket
+//!                                     |
+//!         twelve requests, written anew; a container is created only if it is exactly the one that
+//!            these settings describe, and only containers created here are attached to and started
 //! ```
 //!
-//! - [`request`]: what may be asked. [`answer`]: one request. [`container`]: from its making to its removal;
-//!   [`held`]: which ones there are. [`engine`]: asking the engine.
+//! - [`request`]: the allowed requests. [`answer`]: answers one request. [`container`]: a container from its creation
+//!   to its removal; [`held`]: the containers of this relay. [`engine`]: connections to the engine.
 //!
-//! A container's attached stream is its server's hold on it. When either side ends, the relay ends the
-//! other, and then makes sure that the container is removed, so a server that dies behind it leaves
-//! nothing. The same holds for what was made and never attached, and for all of it when the relay ends.
+//! A container lives as long as the stream that its server attached. If either side of the stream ends, the relay ends
+//! the other, and then makes sure that the container is removed, so a server that is killed leaves nothing. The relay
+//! also removes a container that is never attached, and all of its containers when it ends.
 //!
-//! With `SANDBOX_HOLD_S` a container outlives its stream, its server and its relay for so long, and a server may
+//! With `SANDBOX_HOLD_S` a container outlives its stream, its server and its relay for this time, and a server may
 //! bring its agent another stream, by a process that does nothing else.
 
 mod answer;
@@ -69,13 +69,14 @@ struct Shared {
     stop: CancellationToken,
 }
 
-/// Longest time to send a head, and a body.
+/// Time limit for receiving a head, and a body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most bytes of a head, and of what describes a container. Most of that is the seccomp profile, 10 KB.
+/// The maximum size of a head, and of a container's description, in bytes. The description is mostly the seccomp
+/// profile, 10 KB.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// Longest that a container may still write after its server has stopped writing.
+/// Time for which a container may still write after its server has stopped writing.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 enum Event {
@@ -84,12 +85,12 @@ enum Event {
 }
 
 impl Relay {
-    /// Listens on a socket of its own for the server that has these settings. Owner and group may use it.
+    /// Listens on a new socket for the server with these settings. The socket's owner and group may use it.
     ///
     /// # Errors
-    /// If the socket cannot be made, or another relay listens on it.
+    /// If the socket cannot be created, or another relay listens on it.
     pub fn bind(settings: Settings, engine: &Path, socket: &Path) -> io::Result<Self> {
-        // An earlier relay's, which is left when one is killed.
+        // The socket of an earlier relay, which remains if the relay was killed.
         if let Ok(found) = std::fs::symlink_metadata(socket)
             && found.file_type().is_socket()
         {
@@ -111,10 +112,10 @@ impl Relay {
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
-    /// Relays until `stop` is cancelled, and then removes what it still holds.
+    /// Relays until `stop` is cancelled, and then removes the remaining containers.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { listener, shared } = self;
-        // A container takes two connections; the rest come and go.
+        // A container takes two connections; the others are short.
         let places = Arc::new(Semaphore::new(2 * shared.held.most() + 64));
         loop {
             let event = tokio::select! {
@@ -138,7 +139,7 @@ impl Relay {
         shared.stop.cancel();
         shared.tasks.close();
         let _ = timeout(DRAIN_TIMEOUT, shared.tasks.wait()).await;
-        // Those that hold wait for another relay, or end by themselves.
+        // Containers with a hold wait for another relay, or end by themselves.
         let holds =
             |id: &ContainerId| shared.settings.hold.is_some() && shared.held.is_attached(id);
         let left = shared.held.all().into_iter().filter(|id| !holds(id));
@@ -146,10 +147,10 @@ impl Relay {
     }
 }
 
-/// Whether the engine behind the relay that listens on this socket answers.
+/// Checks that the engine behind the relay that listens on this socket answers.
 ///
 /// # Errors
-/// If it does not, or nobody listens there.
+/// If the engine does not answer, or no relay listens on the socket.
 pub async fn is_answered(socket: &Path) -> io::Result<()> {
     let response = Engine::new(socket).ask(&Request::Ping, None).await.map_err(io::Error::other)?;
     let status = response.status();

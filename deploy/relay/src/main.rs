@@ -1,4 +1,4 @@
-//! `llm-sandbox-relay`: the process that holds the engine's socket in the server's place.
+//! `llm-sandbox-relay`: the process that has the engine's socket in place of the server.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -39,7 +39,7 @@ const EXIT_USAGE: u8 = 64;
 /// Exit code when the machine lacks what is needed (`EX_UNAVAILABLE`).
 const EXIT_UNAVAILABLE: u8 = 69;
 
-/// Longest that a health check waits for an answer.
+/// Time limit for the answer to a health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main]
@@ -54,7 +54,7 @@ async fn main() -> ExitCode {
     if cli.health {
         return health(&cli).await;
     }
-    // A name that is not UTF-8 is none of ours; a value that is not can be no setting.
+    // A name that is not UTF-8 is not that of a setting; a value that is not UTF-8 is not valid for one.
     let vars = std::env::vars_os();
     let vars = vars.filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
@@ -96,7 +96,7 @@ async fn health(cli: &Cli) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Lines go to standard error. Libraries speak up only for what is wrong.
+/// Starts the log on standard error. Libraries log only warnings and errors.
 fn log(settings: &Settings) {
     let targets = Targets::new()
         .with_default(LevelFilter::WARN)
@@ -109,7 +109,7 @@ fn log(settings: &Settings) {
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
 }
 
-/// Cancelled by SIGINT or SIGTERM.
+/// Returns a token that SIGINT or SIGTERM cancels.
 fn stop_signal() -> std::io::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,7 +1,7 @@
-//! What a server may ask of its engine, and nothing else. Pure.
+//! The requests that a server may make to its engine, and no others. Pure.
 //!
-//! What is asked is read into one of twelve requests, and it is written anew from that: of what the server
-//! sent nothing goes on but a container's id or name, which have a form.
+//! A request is parsed as one of twelve, and written anew from that: of the server's own text, only a container's id or
+//! name is passed on, and these have a fixed form.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use hyper::Method;
 
 use sandbox_container::{APP, LABEL_APP};
 
-/// The engine's name for a container, in full.
+/// The engine's full id of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ContainerId(String);
 
@@ -26,36 +26,36 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// What is asked.
+/// An allowed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
     /// Whether the engine answers.
     Ping,
-    /// Which one it is.
+    /// The engine's version.
     Version,
-    /// What it has.
+    /// Facts about the engine and its host.
     Info,
-    /// Whether the image of the settings is there, and which one it is.
+    /// Whether the image of the settings exists, and which one it is.
     Image(String),
     /// The containers of this program.
     List,
-    /// A sandbox of this name; what it is, is in the body.
+    /// Creates a container of this name, which the body describes.
     Create(String),
-    /// The streams of a container.
+    /// Attaches to the streams of a container.
     Attach(ContainerId),
-    /// To hear when it is gone.
+    /// Waits until a container is removed.
     Wait(ContainerId),
-    /// To start it.
+    /// Starts a container.
     Start(ContainerId),
-    /// To remove it.
+    /// Removes a container.
     Remove(ContainerId),
-    /// A process in it that brings its agent another stream.
+    /// Creates a process in a container that brings its agent another stream.
     Connect(ContainerId),
-    /// The streams of such a process, which starts with that.
+    /// Starts such a process and attaches to its streams.
     Begin(ExecId),
 }
 
-/// The engine's name for a process that was made in a container.
+/// The engine's id of a process that was created in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ExecId(String);
 
@@ -72,7 +72,7 @@ impl fmt::Display for ExecId {
 }
 
 impl Request {
-    /// Reads a request; `image` is that of the settings.
+    /// Parses a request; `None` if it is not allowed. `image` is that of the settings.
     pub(super) fn read(
         method: &Method,
         path: &str,
@@ -107,7 +107,7 @@ impl Request {
         query.keeps(rules).then_some(request)
     }
 
-    /// How the engine is asked.
+    /// The method of the request to the engine.
     pub(super) fn method(&self) -> Method {
         match self {
             Self::Ping | Self::Version | Self::Info | Self::Image(_) | Self::List => Method::GET,
@@ -121,8 +121,8 @@ impl Request {
         }
     }
 
-    /// What the engine is asked, path and query. Without a version, as what a container is may mean
-    /// something else in another.
+    /// The path and query of the request to the engine. They name no version, because a container's description may
+    /// mean something else in another version.
     pub(super) fn target(&self) -> String {
         let path = match self {
             Self::Ping => "/_ping".into(),
@@ -155,11 +155,11 @@ impl Request {
     }
 }
 
-/// What a query has to say, and what it may say besides: the usual, in so many words.
+/// The parameters that a query must have, and those that it may have: defaults that are written out.
 struct Rules {
     must: &'static [(&'static str, &'static str)],
     may: &'static [(&'static str, &'static str)],
-    /// Any value.
+    /// Parameters with any value.
     free: &'static [&'static str],
 }
 
@@ -187,7 +187,7 @@ impl Query {
         Self(pairs.into_owned().collect())
     }
 
-    /// The value, if it is there once.
+    /// The value of a parameter, if it occurs once.
     fn value(&self, name: &str) -> Option<&str> {
         let mut all = self.0.iter().filter(|(given, _)| given == name);
         let (_, value) = all.next()?;
@@ -204,7 +204,7 @@ impl Query {
     }
 }
 
-/// `/v1.45/info` is `/info`.
+/// Removes the version from a path: `/v1.45/info` becomes `/info`.
 fn without_version(path: &str) -> &str {
     let is_version = |text: &str| {
         let number = |part: &str| {
@@ -219,7 +219,7 @@ fn without_version(path: &str) -> &str {
     }
 }
 
-/// Whether a listed or inspected container says that it is of this program.
+/// Whether the labels of a listed or inspected container say that it is of this program.
 pub(super) fn is_ours(labels: &serde_json::Value) -> bool {
     labels[LABEL_APP] == APP
 }
@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Parts of targets, those of ours and those that one would try.
+    /// Parts of targets: of allowed requests, and of attempts to get around them.
     fn part() -> impl Strategy<Value = String> {
         let known = select(vec![
             "/",
@@ -395,7 +395,7 @@ mod tests {
             let asked = request.method();
             prop_assert_eq!(asked.as_str(), method);
             let target = request.target();
-            // It means the same to whoever reads it again.
+            // The new request is parsed as the same one.
             prop_assert_eq!(read(method, &target), Some(request.clone()), "{}", target);
             let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let shape = path.replace(ID, "ID").replace(IMAGE, "IMAGE");

@@ -1,6 +1,5 @@
-//! The settings that a relay and its server have in common: those that say what a container is, and how many
-//! there may be. `.env.example` describes them. What a server refuses as a size is refused here
-//! too.
+//! The settings that a relay and its server have in common: those that describe a container, and limit the number of
+//! containers. `.env.example` describes them. A size that a server refuses is refused here, too.
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
@@ -8,14 +7,14 @@ use bytesize::ByteSize;
 use sandbox_container::{Limits, defaults};
 use tracing::Level;
 
-/// What a relay has to know.
+/// The settings of a relay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// `SANDBOX_MEMORY_LIMIT`, `SANDBOX_CPU_LIMIT`, `SANDBOX_PIDS_LIMIT` and `SANDBOX_DATA_LIMIT`.
     pub limits: Limits,
     /// `SANDBOX_IMAGE`.
     pub image: String,
-    /// `SANDBOX_RUNTIME`; the engine's default if there is none.
+    /// `SANDBOX_RUNTIME`; `None` for the engine's default.
     pub runtime: Option<String>,
     /// `SANDBOX_MAX_SESSIONS`.
     pub max_sessions: usize,
@@ -29,12 +28,12 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
-/// What packages may be.
+/// The settings for packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packages {
-    /// Bytes of them in each container.
+    /// The maximum size of packages in each container, in bytes.
     pub limit: u64,
-    /// By which they are fetched.
+    /// The network by which packages are fetched.
     pub network: String,
 }
 
@@ -60,10 +59,10 @@ impl FromStr for LogFormat {
 }
 
 impl Settings {
-    /// Reads these variables, and passes over those that are the server's alone.
+    /// Reads these variables, and ignores those that only the server uses.
     ///
     /// # Errors
-    /// All values that cannot be used, a line each.
+    /// If values cannot be used: a line for each of them.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Vec<String>> {
         let mut vars = Variables { vars: vars.into_iter().collect(), mistakes: vec![] };
         let size = |text: &str, bounds| within(text.parse::<ByteSize>().ok()?.as_u64(), bounds);
@@ -127,12 +126,12 @@ struct Variables {
 }
 
 impl Variables {
-    /// What is set to nothing is not set.
+    /// The value of a variable; an empty value counts as not set.
     fn text(&self, name: &str) -> Option<&str> {
         self.vars.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    /// Reads a value; a mistake is noted, and the default stands in so that reading can go on.
+    /// Reads a value. A mistake is recorded, and the default is used, so that reading continues.
     fn read<T>(&mut self, name: &str, default: &str, parse: impl Fn(&str) -> Option<T>) -> T {
         let value = self.text(name).unwrap_or(default).to_owned();
         parse(&value).unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! What the program makes of its arguments and settings.
+//! Tests of the program's arguments and settings.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,15 +1,15 @@
-//! Limits that the agent sets itself, where whoever starts it has no way to: the pods of a cluster have neither
-//! ulimits nor a bound on the number of files.
+//! Limits that the agent sets itself if its starter cannot: the pods of a cluster have neither ulimits nor a limit on
+//! the number of files.
 //!
 //! ```text
-//! --rlimits core=0,nofile=1024    before anything else; all that is started has them
-//! --max-inodes 16384              of each area; a run that makes more is ended
+//! --rlimits core=0,nofile=1024    set before anything else; all processes that are started inherit them
+//! --max-inodes 16384              for each area; a run that makes more files is ended
 //! ```
 //!
-//! The number of files is looked at ten times a second while something runs, so that a run can be ahead of it by what
-//! it makes in a tenth of a second. What that takes is kernel memory, which cgroup version 2 counts as the sandbox's;
-//! with version 1 it is the host's. That programs cannot be started from `/tmp` cannot be made up for at all: it takes
-//! a mount option.
+//! Files are counted ten times a second while something runs, so that a run can exceed the limit by the files that it
+//! makes in a tenth of a second. Their inodes take kernel memory, which cgroup version 2 counts as the sandbox's; with
+//! version 1 it is the host's. One limit has no substitute here: that programs cannot be started from `/tmp` takes a
+//! mount option.
 
 use std::{
     ffi::OsString,
@@ -25,16 +25,16 @@ use nix::sys::{
 /// How often files are counted.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is asked for on the command line.
+/// Limits from the command line.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Confine {
     rlimits: Vec<(Resource, u64)>,
-    /// Most files and folders of each area.
+    /// Maximum number of files and folders in each area.
     pub(crate) max_inodes: Option<u64>,
 }
 
 impl Confine {
-    /// Takes what is meant for us out of the arguments.
+    /// Parses and removes the options of this module from the arguments.
     pub(crate) fn take(args: &mut Vec<OsString>) -> Result<Self, String> {
         let mut take = |name: &str| -> Result<Option<String>, String> {
             let Some(at) = args.iter().position(|arg| arg == name) else { return Ok(None) };
@@ -55,7 +55,7 @@ impl Confine {
         })
     }
 
-    /// Sets the limits of this process and of all that it starts. None is ever raised.
+    /// Sets the limits of this process and of all that it starts. No hard limit is raised.
     pub(crate) fn apply(&self) -> nix::Result<()> {
         for &(resource, value) in &self.rlimits {
             let (_, hard) = getrlimit(resource)?;
@@ -66,7 +66,7 @@ impl Confine {
     }
 }
 
-/// `nofile=1024`.
+/// Parses a limit such as `nofile=1024`.
 fn rlimit(pair: &str) -> Result<(Resource, u64), String> {
     let wrong = || format!("--rlimits: {pair} is not a limit");
     let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
@@ -85,15 +85,15 @@ fn rlimit(pair: &str) -> Result<(Resource, u64), String> {
 /// Counts the files of areas while something runs.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    /// Most of each.
+    /// Maximum number of files and folders in each area.
     max: u64,
-    /// Each with what it had at the start.
+    /// Each area with the number of files that it had at the start.
     areas: Vec<(PathBuf, u64)>,
     looked: Instant,
 }
 
 impl Counted {
-    /// The areas as they are now.
+    /// Counts the files that the areas have now.
     pub(crate) fn start(max: u64, areas: impl IntoIterator<Item = PathBuf>) -> Self {
         let areas = areas.into_iter().map(|area| {
             let before = used(&area).unwrap_or(0);
@@ -102,7 +102,7 @@ impl Counted {
         Self { max, areas: areas.collect(), looked: Instant::now() }
     }
 
-    /// What to tell of an area that has too many, if it is time to look and one has.
+    /// The message for the run if an area has too many files. Counts at most once per [`INTERVAL`].
     pub(crate) fn look(&mut self) -> Option<String> {
         if self.looked.elapsed() < INTERVAL {
             return None;
@@ -120,12 +120,13 @@ impl Counted {
     }
 }
 
-/// What has too many already is borne as long as it does not grow: how else could they be removed?
+/// Whether an area has too many files. An area that had too many before the run may not grow, but may keep them: a run
+/// must be able to remove files from it.
 fn is_over(max: u64, before: u64, now: u64) -> bool {
     now > max.max(before)
 }
 
-/// Files and folders of the filesystem, if it counts them.
+/// Number of files and folders of the filesystem; `None` if it does not count them.
 fn used(area: &PathBuf) -> Option<u64> {
     let stat = statvfs(area).ok()?;
     let (all, free) = (stat.files(), stat.files_free());

@@ -1,13 +1,13 @@
 //! The agent: PID 1 of a sandbox.
 //!
-//! It runs programs and moves bytes over its standard input and output, and knows nothing else:
-//! no sessions, no URLs, no MIME types. It is what holds the caps, ends whatever a run leaves
-//! behind and keeps the deadlines, so that these hold even when the server is slow, frozen or dead.
+//! It runs programs and moves bytes over its standard input and output, and knows nothing else: no sessions, no URLs,
+//! no MIME types. It enforces the caps and the deadlines and ends all processes that a run leaves behind, so that these
+//! hold even if the server is slow, frozen or dead.
 //!
 //! ```text
-//! main thread    frames in -> files, lists, pings and looks at a run answered in place
-//!   |- watch     ends the agent when the stream closes or the server falls silent, or when that has lasted for as
-//!   |            long as the server wants it to hold out ([`hold`])
+//! main thread    frames in -> answers requests for files, lists, pings and peeks itself
+//!   |- watch     ends the agent if the stream is lost or the server is silent for too long; with a hold, if no other
+//!   |            stream comes within the time that the server has set ([`hold`])
 //!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
 //!                keeps the runtimes ready
 //! ```
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("agent: {error}");
-            // As PID 1 the kernel does this for us; elsewhere nobody would.
+            // If the agent is PID 1, the kernel kills all other processes; otherwise the agent must do it.
             let _ = processes::kill_all();
             ExitCode::FAILURE
         }
@@ -55,26 +55,26 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     prctl::set_dumpable(false)?;
     confine.apply()?;
     if std::process::id() != 1 {
-        // Outside a container of its own (tests), what a run leaves behind must still come to us.
+        // Outside a container (tests), the processes that a run leaves behind must still become children of the agent.
         prctl::set_child_subreaper(true)?;
     }
-    // Blocked here, before any thread starts, so that all of them leave SIGCHLD to the runner's signalfd.
+    // Blocked before any thread starts, so that all threads leave SIGCHLD to the runner's signalfd.
     processes::block_signals()?;
     prepare_home();
     let places = Places::from_args(places.into_iter());
     serve::serve(Places { max_inodes: confine.max_inodes, ..places }, first_within)
 }
 
-/// What the agent is started for.
+/// The ways to start the agent.
 enum Arguments {
-    /// To be PID 1.
+    /// As PID 1 of a sandbox.
     Serve {
-        /// Its standard input and output are not its stream. That comes within this time.
+        /// If set, standard input and output are not the stream, which must come within this time.
         first_within: Option<Duration>,
-        /// Its folders, other than in a container.
+        /// The folders to use outside a container.
         places: Vec<PathBuf>,
     },
-    /// To bring the agent with this number, PID 1 if none is given, a new stream: `--connect [PID]`.
+    /// To bring a new stream to the agent with this process id, by default PID 1: `--connect [PID]`.
     Connect(Pid),
 }
 
@@ -99,9 +99,9 @@ impl Arguments {
     }
 }
 
-/// Ends the agent and all that it started.
+/// Ends the agent and all processes that it has started.
 fn end() -> ! {
-    // As PID 1 the kernel does this for us; elsewhere nobody would.
+    // If the agent is PID 1, the kernel kills all other processes; otherwise the agent must do it.
     let _ = processes::kill_all();
     std::process::exit(0)
 }

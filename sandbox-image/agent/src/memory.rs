@@ -1,4 +1,4 @@
-//! How much memory this sandbox has, and how often the kernel has killed for it.
+//! The memory of this sandbox, and how often the kernel has killed a process because it ran out.
 
 use std::{
     fs::File,
@@ -8,8 +8,8 @@ use std::{
 
 use crate::processes::{pread_kernel_file, read_kernel_file};
 
-/// A file of the control group's. It stays open: a cell reads several, some of them a few times, and opening one
-/// takes longer than reading it.
+/// A file of the control group. It stays open: a cell reads several of them, some more than once, and opening one takes
+/// longer than reading it.
 type GroupFile = LazyLock<Option<File>>;
 
 static EVENTS: GroupFile = LazyLock::new(|| open("memory.events", "memory.oom_control"));
@@ -17,19 +17,19 @@ static USAGE: GroupFile = LazyLock::new(|| open("memory.current", "memory.usage_
 static STAT: GroupFile = LazyLock::new(|| open("memory.stat", "memory.stat"));
 static LIMIT: GroupFile = LazyLock::new(|| open("memory.max", "memory.limit_in_bytes"));
 
-/// The file of cgroup v2, or else the one of v1.
+/// Opens the file of cgroup v2, or else the one of v1.
 fn open(v2: &str, v1: &str) -> Option<File> {
     let group = Path::new("/sys/fs/cgroup");
     [group.join(v2), group.join("memory").join(v1)].iter().find_map(|path| File::open(path).ok())
 }
 
-/// What it says now.
+/// Reads what the file contains now.
 fn read(file: &GroupFile) -> Option<String> {
     pread_kernel_file(file.as_ref()?)
 }
 
-/// Processes killed so far; 0 where the kernel does not tell (gVisor). Only differences mean
-/// anything: the count is not ours to reset.
+/// Number of processes killed so far because memory ran out; 0 if the kernel does not tell (gVisor). Only differences
+/// mean anything: the agent cannot reset the count.
 pub(crate) fn oom_kills() -> u64 {
     read(&EVENTS).and_then(|text| parse(&text)).unwrap_or(0)
 }
@@ -38,9 +38,8 @@ fn parse(text: &str) -> Option<u64> {
     field(text, "oom_kill")
 }
 
-/// Bytes in use, as `docker stats` counts them: without file pages that nobody has touched lately.
-/// None outside a container of its own, where the count is everybody's, or where the kernel does not
-/// tell.
+/// Bytes in use, as `docker stats` counts them: without file pages that were not used lately. `None` outside a
+/// container, where the count covers other processes as well, or if the kernel does not tell.
 pub(crate) fn in_use() -> Option<u64> {
     if std::process::id() != 1 {
         return None;
@@ -48,32 +47,32 @@ pub(crate) fn in_use() -> Option<u64> {
     working_set(&read(&USAGE)?, &read(&STAT)?)
 }
 
-/// Whether so many bytes are free; true where that is not known.
+/// Whether this number of bytes is free; true if that is not known.
 pub(crate) fn has_room(bytes: u64) -> bool {
     let (Some(limit), Some(total)) = (limit(), total()) else { return true };
     let is_enough = |used: u64| limit.saturating_sub(used) >= bytes;
-    // The first is quicker to read, and more than is in use.
+    // The total is quicker to read, and never less than what is in use.
     is_enough(total) || in_use().is_some_and(is_enough)
 }
 
-/// Whether more than half of all memory is free; true where that is not known.
+/// Whether more than half of all memory is free; true if that is not known.
 pub(crate) fn is_half_free() -> bool {
     limit().is_none_or(|limit| has_room(limit / 2))
 }
 
-/// Whether a process soon has most of its memory for itself that was shared when it was forked: gVisor shares
-/// memory by units of 2 MiB, and has nothing that tells of pages.
+/// Whether a forked process soon has a copy of most of the memory that it shares: gVisor shares memory in units of 2
+/// MiB. The sign of gVisor is that it has no `/proc/self/pagemap`.
 pub(crate) fn is_soon_unshared() -> bool {
     static HAS_PAGES: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/pagemap").exists());
     !*HAS_PAGES
 }
 
-/// Bytes in use, with what the kernel could take back.
+/// Bytes in use, including those that the kernel could reclaim.
 fn total() -> Option<u64> {
     read(&USAGE)?.trim().parse().ok()
 }
 
-/// Bytes that this sandbox may use; None if that is not known, or outside a container of its own.
+/// Bytes that this sandbox may use; `None` if that is not known, or outside a container.
 pub(crate) fn limit() -> Option<u64> {
     static MACHINE: OnceLock<String> = OnceLock::new();
     if std::process::id() != 1 {
@@ -83,14 +82,14 @@ pub(crate) fn limit() -> Option<u64> {
     Some(within(read(&LIMIT)?.trim().parse().ok()?, machine))
 }
 
-/// The limit as it is where the group says what it is; under gVisor it says that there is none, the limit is all
-/// the memory of the machine that programs see, and gVisor itself needs a part of it.
+/// The limit of the group, if it has one. Under gVisor it has none: the limit is then the memory of the machine that
+/// programs see, less a tenth for gVisor itself.
 fn within(limit: u64, machine: &str) -> u64 {
     let all = field(machine, "MemTotal:").map_or(u64::MAX, |kilobytes| kilobytes << 10);
     if limit <= all { limit } else { all / 10 * 9 }
 }
 
-/// In cgroup v1 a child group's pages are counted in the total alone.
+/// Usage without inactive file pages. In cgroup v1 the pages of child groups are counted only in the total.
 fn working_set(usage: &str, stat: &str) -> Option<u64> {
     let usage: u64 = usage.trim().parse().ok()?;
     let idle = field(stat, "total_inactive_file").or_else(|| field(stat, "inactive_file"));

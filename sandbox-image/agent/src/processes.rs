@@ -1,4 +1,4 @@
-//! Ending and reaping all that a run has started.
+//! Ends and reaps all processes that a run has started.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -31,19 +31,19 @@ fn child_signal() -> SigSet {
     SigSet::from(Signal::SIGCHLD)
 }
 
-/// Blocks what is waited for, and the signals that Rust's runtime has handlers for: programs may
-/// send them, to PID 1 too, and two at once are too much for the handlers' small stack. A fault of
-/// the agent's own still ends it.
+/// Blocks the signal that the agent waits for, and the signals for which Rust's runtime has handlers: programs may send
+/// them, to PID 1 too, and two at once are too much for the handlers' small stack. A fault of the agent itself still
+/// ends it.
 ///
-/// Must run before the first thread starts, as threads inherit it. Children would as well: see
+/// Must run before the first thread starts, because threads inherit the mask. Children would inherit it as well: see
 /// [`with_no_signal_blocked`].
 pub(crate) fn block_signals() -> nix::Result<()> {
     let handled = SigSet::from_iter([Signal::SIGSEGV, Signal::SIGBUS]);
     (child_signal() | handled).thread_block()
 }
 
-/// Starts a child, which inherits the mask of the thread that starts it. What is meant for the
-/// signalfd in the meantime is lost, so whoever waits has to look once more.
+/// Starts a child, which inherits the mask of the thread that starts it. A signal that arrives meanwhile does not reach
+/// the signalfd, so the caller must check its children again before it waits.
 pub(crate) fn with_no_signal_blocked<T>(start: impl FnOnce() -> T) -> nix::Result<T> {
     let mask = SigSet::thread_get_mask()?;
     SigSet::empty().thread_set_mask()?;
@@ -52,10 +52,10 @@ pub(crate) fn with_no_signal_blocked<T>(start: impl FnOnce() -> T) -> nix::Resul
     Ok(started)
 }
 
-/// The time zone of all that is started, once the server has named one.
+/// The time zone of all processes that are started, once the server has named one.
 static TIMEZONE: OnceLock<String> = OnceLock::new();
 
-/// Has what is started from now on live in this time zone. The first one stays.
+/// Sets the time zone of the processes that are started from now on. Only the first call has an effect.
 pub(crate) fn set_timezone(name: String) {
     let _ = TIMEZONE.set(name);
 }
@@ -73,7 +73,7 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
-/// What `waitpid` has to say.
+/// The result of a `waitpid`.
 enum Waited {
     Ended(Pid, Exit),
     NothingYet,
@@ -83,7 +83,7 @@ enum Waited {
 /// Reaps one process, if one has ended.
 fn wait_for_any() -> Waited {
     let mut status = 0;
-    // Not nix's: it knows no names for real-time signals, and so loses who died of one.
+    // Not nix's: it has no names for real-time signals, and so loses the process id of a child that one has killed.
     #[expect(unsafe_code, reason = "the call writes to the status, which outlives it")]
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     match pid {
@@ -96,11 +96,11 @@ fn wait_for_any() -> Waited {
     }
 }
 
-/// Whether all threads of a child have stopped, or it is dead; `None` if it is no child.
+/// Whether all threads of a child have stopped, or it is dead; `None` if it is not a child.
 fn is_stopped_or_dead(child: Pid) -> Option<bool> {
     let look = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
     let number = child.as_raw().cast_unsigned();
-    // Not nix's: gVisor says of a stopped child that a signal has killed it that there is not.
+    // Not nix's: for a stopped child, gVisor reports a death by a signal that does not exist.
     #[expect(unsafe_code, reason = "the call writes to what it is given, which outlives it")]
     let (result, pid) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -110,25 +110,25 @@ fn is_stopped_or_dead(child: Pid) -> Option<bool> {
     (result == 0).then_some(pid != 0)
 }
 
-/// All that the agent has started and what that has started in turn. Only those that are spared outlive
-/// a run. The one thread that starts processes has it.
+/// All processes that the agent has started, and their descendants. Only spared processes outlive a run. The one thread
+/// that starts processes owns this.
 #[derive(Debug)]
 pub(crate) struct Children {
-    /// Those that outlive a run, as a fork server or a kernel, until they have been reaped: then the number
-    /// may be anybody's.
+    /// Processes that outlive a run, such as a fork server or a kernel, until they have been reaped: after that,
+    /// another process may have the process id.
     spared: BTreeSet<Pid>,
-    /// Of those the fork servers, whose children are their own business.
+    /// The spared processes whose children are spared as well, such as fork servers.
     servers: BTreeSet<Pid>,
-    /// What is left of the last run, until it has been reaped.
+    /// The killed process of the last run, until it has been reaped.
     dying: Option<Pid>,
-    /// The process that was the newest when nobody was seen but those that are spared and one more. As long
-    /// as its number is the last that was given, there is no other: while it exists, nobody else can be given
-    /// that.
+    /// The newest process at the time when only spared processes and at most one more were found. As long as its
+    /// process id is the last that was assigned, there are no other processes: while it exists, no other process can
+    /// get this id.
     newest: Option<Newest>,
     last: Last,
-    /// Has come from outside.
+    /// The process from outside that has brought the stream.
     guest: Guest,
-    /// Others that have come from outside, and when each was seen first: they may be about to bring a stream.
+    /// Other processes from outside, and when each was first seen: they may be about to bring a stream.
     visitors: HashMap<i32, Instant>,
     signals: SignalFd,
 }
@@ -148,37 +148,37 @@ impl Children {
         })
     }
 
-    /// Lets a process outlive runs, with what it forks for itself.
+    /// Spares a process and the processes that it forks.
     pub(crate) fn spare(&mut self, pid: Pid) {
         self.spared.insert(pid);
         self.servers.insert(pid);
     }
 
-    /// Lets a process outlive runs, but nothing that it has started.
+    /// Spares a process, but not the processes that it starts.
     pub(crate) fn keep(&mut self, pid: Pid) {
         self.spared.insert(pid);
     }
 
-    /// What a process that is spared starts from now on is its own business no longer.
+    /// No longer spares the processes that a spared process starts.
     pub(crate) fn trust_no_longer(&mut self, pid: Pid) {
         self.servers.remove(&pid);
     }
 
-    /// A process is no longer spared: it is a run's from now on.
+    /// No longer spares a process: it belongs to a run from now on.
     pub(crate) fn release(&mut self, pid: Pid) {
         self.spared.remove(&pid);
         self.newest = self.newest.map(|newest| Newest { besides: Some(pid), ..newest });
     }
 
-    /// Stops a process that is spared, with all its threads, and waits until it has stopped, or is dead.
-    /// False if it takes too long.
+    /// Stops a spared process with all its threads, and waits until it has stopped, or is dead. Returns false if that
+    /// takes too long.
     pub(crate) fn hold(&self, pid: Pid) -> bool {
         self.signal_spared(pid, Signal::SIGSTOP);
         self.has_stopped(pid, HOLD_TIMEOUT)
     }
 
-    /// Stops processes that are spared, as [`hold`](Self::hold) does, also if one sets another going
-    /// meanwhile. False if that is not certain.
+    /// Stops spared processes, as [`hold`](Self::hold) does, even if one continues another meanwhile. Returns false if
+    /// that is not certain.
     pub(crate) fn hold_all(&self, pids: &[Pid]) -> bool {
         (0..3).any(|_| {
             let held = pids.iter().filter(|pid| self.is_spared(**pid)).all(|pid| self.hold(*pid));
@@ -186,24 +186,24 @@ impl Children {
         })
     }
 
-    /// Whether a child has stopped, or is dead.
+    /// Whether a process has stopped, or is dead.
     fn is_still(&self, child: Pid) -> bool {
         !self.is_spared(child) || self.has_stopped(child, Duration::ZERO)
     }
 
-    /// Whether it is spared, and still there.
+    /// Whether a process is spared and still exists.
     pub(crate) fn is_spared(&self, pid: Pid) -> bool {
         self.spared.contains(&pid)
     }
 
-    /// Sends a signal to a process that is spared, if it is still there.
+    /// Sends a signal to a spared process, if it still exists.
     pub(crate) fn signal_spared(&self, pid: Pid, signal: Signal) {
         if self.is_spared(pid) {
             let _ = kill(pid, signal);
         }
     }
 
-    /// Kills a process that was spared until now, if it is still there.
+    /// Kills a process that was spared until now, if it still exists.
     pub(crate) fn kill_spared(&mut self, pid: Pid) {
         self.signal_spared(pid, Signal::SIGKILL);
         self.forget(pid);
@@ -215,7 +215,7 @@ impl Children {
         self.servers.remove(&pid);
     }
 
-    /// Reaps what has ended and gives how `main` ended, if it is among them.
+    /// Reaps the processes that have ended, and returns how `main` ended, if it is among them.
     pub(crate) fn reap(&mut self, main: Option<Pid>) -> Option<Exit> {
         self.forget_signals();
         let mut found = None;
@@ -229,44 +229,44 @@ impl Children {
         found
     }
 
-    /// Stops a program that says it is done, with all its threads, and those that are spared and that it may
-    /// have set going. False if that is not certain, or if it is not alone; then [`sweep`](Self::sweep). It
-    /// is not killed yet, because taking its memory apart may take longer than it ran.
+    /// Stops a program that says it is done, with all its threads, and the spared processes `beside` it, which it may
+    /// have continued. Returns false if that is not certain, or if there are other processes; then
+    /// [`sweep`](Self::sweep) is needed. The program is not killed yet, because freeing its memory may take longer than
+    /// it ran.
     pub(crate) fn stop(&mut self, main: Pid, beside: &[Pid]) -> bool {
         let _ = kill(main, Signal::SIGSTOP);
-        // In this order: until it has stopped it may be within a fork, of which nothing is seen yet.
+        // In this order: until the program has stopped, it may be in a fork whose child is not visible yet.
         self.has_stopped(main, STOP_TIMEOUT)
             && self.hold_all(beside)
             && (beside.is_empty() || self.has_stopped(main, Duration::ZERO))
             && self.is_only(Some(main))
     }
 
-    /// Ends a run and all that it has started, where those that are spared and that it may have set going
-    /// go on until they are stopped.
+    /// Ends a run and all processes that it has started, and stops the spared processes `beside` it, which it may have
+    /// continued.
     pub(crate) fn end_run(&mut self, beside: &[Pid]) -> Result<(), Unkillable> {
         self.sweep()?;
-        // Until then one of those that have ended may have set them going again.
+        // Until the sweep, a process that is dead now may have continued them again.
         if !(beside.is_empty() || self.hold_all(beside) && self.is_only(None)) {
             self.sweep()?;
         }
         Ok(())
     }
 
-    /// The processes that there are, to tell a [new child](Self::is_new_child) by.
+    /// The ids of all processes, by which a [new child](Self::is_new_child) is recognized later.
     pub(crate) fn seen() -> Vec<i32> {
         processes().unwrap_or_default()
     }
 
-    /// Whether a process is a child of the agent's that it does not know yet, and that was not there when
-    /// these were seen.
+    /// Whether a process is a child of the agent that is not spared, and not among the processes `seen` before.
     pub(crate) fn is_new_child(&self, pid: Pid, seen: &[i32]) -> bool {
         !self.is_spared(pid)
             && !seen.contains(&pid.as_raw())
             && read_stat(pid.as_raw(), |stat| stat.parent) == Some(std::process::id().cast_signed())
     }
 
-    /// Waits until all threads of a child have stopped, or it is dead. False if it takes too long, as
-    /// where one is the parent of a `vfork`.
+    /// Waits until all threads of a child have stopped, or it is dead. Returns false if that takes too long, for
+    /// example if a thread is the parent of a `vfork`.
     fn has_stopped(&self, child: Pid, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
@@ -285,24 +285,25 @@ impl Children {
         }
     }
 
-    /// Kills what was stopped, and does not wait for it. A signal that it had asked for, as of a timer,
-    /// may have set it going again: what it has forked since is ended as well.
+    /// Kills a stopped process, and does not wait for its death. A signal such as that of its own timer may have
+    /// continued it: the processes that it has forked since are ended as well.
     pub(crate) fn let_die(&mut self, stopped: Pid) -> Result<(), Unkillable> {
         let _ = kill(stopped, Signal::SIGKILL);
         self.dying = Some(stopped);
-        // No fork succeeds once that signal is on its way.
+        // No fork succeeds once SIGKILL is pending.
         let only = self.is_only(Some(stopped));
-        // Its number will be another's.
+        // Another process will get its process id.
         self.newest = None;
         if only { Ok(()) } else { self.sweep() }
     }
 
-    /// Whoever calls this looks afterwards for what they may have been about.
+    /// Discards pending signals. The caller must then check for the changes that they may have reported.
     fn forget_signals(&self) {
         while let Ok(Some(_)) = self.signals.read_signal() {}
     }
 
-    /// Waits for what was left to die, so that the next run does not see it.
+    /// Waits for the death of the process that [`let_die`](Self::let_die) has killed, so that the next run does not see
+    /// it.
     pub(crate) fn wait_for_the_dying(&mut self) {
         let start = Instant::now();
         while self.dying.is_some() && start.elapsed() < KILL_TIMEOUT {
@@ -311,14 +312,14 @@ impl Children {
         }
     }
 
-    /// Waits for the next that ends, or a moment, as not all who do are the agent's to reap.
+    /// Waits until a child ends, for 2 ms at most: not all processes that end are the agent's to reap.
     fn wait(&self) {
         let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut fds, PollTimeout::from(2u8));
     }
 
-    /// Whether there is certainly no process but the agent, this one, and those that are spared with
-    /// what they have forked for themselves.
+    /// Whether there is certainly no process except the agent, this one, the spared ones, and those that these have
+    /// forked for themselves.
     pub(crate) fn is_only(&mut self, pid: Option<Pid>) -> bool {
         if let Some(Newest { number, besides }) = self.newest
             && (besides.is_none() || besides == pid)
@@ -327,7 +328,7 @@ impl Children {
         {
             return true;
         }
-        // What a fork server forks may end between two looks, and then there is another.
+        // A process that a fork server has forked may end while it is examined: then look again.
         let only = (0..3).find_map(|_| {
             let others = self.others();
             let unknown = others.pids.iter().filter(|other| Some(Pid::from_raw(**other)) != pid);
@@ -343,8 +344,8 @@ impl Children {
         only == Some(true)
     }
 
-    /// Kills and reaps everything but the agent and those that are spared, and these as well if there is
-    /// no other way. A kernel may have been stopped by it.
+    /// Kills and reaps all processes except the agent and the spared ones, and these as well if there is no other way.
+    /// May leave a kernel stopped.
     pub(crate) fn sweep(&mut self) -> Result<(), Unkillable> {
         let start = Instant::now();
         self.newest = None;
@@ -357,7 +358,7 @@ impl Children {
             }
             let new = others.pids.iter().filter(|pid| signalled.insert(**pid)).count();
             if (new > 0 || !others.complete) && pass > 3 {
-                // They multiply. One call that no fork can outrun, where there is one.
+                // The processes multiply. If this is PID 1, one call signals all of them, which no fork can outrun.
                 if pass < MAX_PASSES {
                     signal_all(Signal::SIGSTOP);
                 } else {
@@ -369,7 +370,7 @@ impl Children {
             for pid in others.pids {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
-            // Stopped, it would not reap its own.
+            // A stopped fork server would not reap its children.
             for server in &self.servers {
                 let _ = kill(*server, Signal::SIGCONT);
             }
@@ -381,8 +382,8 @@ impl Children {
         unreachable!("the loop has no end of its own")
     }
 
-    /// All processes but the agent, its guest and those that are spared, dead ones that a kernel has not reaped, and
-    /// those that have just come from outside.
+    /// All processes except the agent, its guest, the spared ones, dead ones that a kernel has not reaped, and those
+    /// that have just come from outside.
     fn others(&mut self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
         let is_spared = |pid: i32| self.is_spared(Pid::from_raw(pid));
@@ -396,8 +397,8 @@ impl Children {
         others
     }
 
-    /// Takes out of these who may be about to bring a stream, for as long as that takes at most. No process of the
-    /// user's can be without a parent in here, and none can look into one that was made to bring streams.
+    /// Removes the processes that may be about to bring a stream, each for [`MAX_VISIT`] at most. Each process of the
+    /// user's has a parent in here, and none can look into a process that was started to bring a stream.
     fn spare_visitors(&mut self, pids: &mut Vec<i32>) {
         let is_from_outside = |pid: &i32| parent_of(Pid::from_raw(*pid)) == Some(0);
         let outside: HashSet<i32> = pids.iter().copied().filter(is_from_outside).collect();
@@ -409,10 +410,10 @@ impl Children {
         });
     }
 
-    /// All processes of the container but the agent, dead ones that nobody has reaped too.
+    /// All processes of the container except the agent, including dead ones that are not reaped.
     ///
-    /// They are listed by rising number, and one that forks and ends all the time is found as its next
-    /// is, whose number is higher; but not where numbers start again from the lowest.
+    /// They are listed by rising process id. A process that forks and ends all the time is found as its successor,
+    /// whose id is higher; but not if the ids start again from the lowest.
     fn everyone(&self) -> Listing {
         let last = self.last.pid();
         let Ok(mut pids) = processes() else { return Listing::default() };
@@ -428,7 +429,7 @@ impl AsFd for Children {
     }
 }
 
-/// Reaps what has ended; true if nothing is left to reap.
+/// Reaps the processes that have ended; returns true if there is nothing left to reap.
 fn reap_ended() -> bool {
     loop {
         match wait_for_any() {
@@ -439,26 +440,27 @@ fn reap_ended() -> bool {
     }
 }
 
-/// Longest that a program takes to stop. It needs microseconds, but also a processor for them; one that
-/// takes longer is killed and waited for.
+/// Time limit for a program to stop. It needs microseconds, but also a processor for them; a program that takes longer
+/// is killed and waited for.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Longest that a kernel takes to stop: it must not be lost for want of a processor.
+/// Time limit for a kernel to stop: it must not be lost because no processor is free.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So often a sweep stops everything before it kills what is left, before it ends those that are spared too.
+/// Number of passes in which a sweep stops all processes before it kills those that are left; after that it kills the
+/// spared ones, too.
 const MAX_PASSES: u32 = 200;
 
-/// A process that is stuck in the kernel holds out this long at most; after it the sandbox is of no
-/// use and is better ended.
+/// Longest time that a process which is stuck in the kernel may survive SIGKILL; after that the sandbox is of no use
+/// and is ended.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something survived SIGKILL for longer than the agent waits.
+/// A process survived SIGKILL for longer than the agent waits.
 #[derive(Debug, thiserror::Error)]
 #[error("processes survive being killed")]
 pub(crate) struct Unkillable;
 
-/// Kills and reaps everything but the agent.
+/// Kills and reaps all processes except the agent.
 pub(crate) fn kill_all() -> Result<(), Unkillable> {
     let start = Instant::now();
     loop {
@@ -470,12 +472,12 @@ pub(crate) fn kill_all() -> Result<(), Unkillable> {
         if start.elapsed() > KILL_TIMEOUT {
             return Err(Unkillable);
         }
-        // The dying need the processor more than this loop does.
+        // The dying processes need the processor more than this loop does.
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-/// Sends a signal to everything but the agent; false if there is nothing.
+/// Sends a signal to all processes except the agent; returns false if there are none.
 fn signal_all(signal: Signal) -> bool {
     if std::process::id() == 1 {
         // One call that no fork can outrun.
@@ -488,12 +490,12 @@ fn signal_all(signal: Signal) -> bool {
     !(descendants.pids.is_empty() && descendants.complete)
 }
 
-/// What was seen when nobody was there but those that are spared.
+/// The state when only spared processes and at most one more were found.
 #[derive(Debug, Clone, Copy)]
 struct Newest {
-    /// The number that was given last, of a process that was seen.
+    /// The process id that was assigned last, of a process that was found.
     number: Pid,
-    /// Who was there besides those that are spared.
+    /// The process besides the spared ones.
     besides: Option<Pid>,
 }
 
@@ -501,13 +503,12 @@ struct Newest {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Listing {
     pids: Vec<i32>,
-    /// There are certainly no more.
+    /// Whether there are certainly no more.
     complete: bool,
 }
 
-/// Whether all processes with these parents are children of those that are spared; `None` if one of them
-/// is gone, and with it what it was. A run cannot have made any that are: whose parent ends comes to the
-/// agent.
+/// Whether all processes with these parents are children of the spared ones; `None` if one has ended, so that its
+/// parent is unknown. A run cannot have made such a process: a process whose parent ends becomes a child of the agent.
 fn are_of(parents: impl IntoIterator<Item = Option<i32>>, spared: &BTreeSet<Pid>) -> Option<bool> {
     let mut own = true;
     for parent in parents {
@@ -516,29 +517,29 @@ fn are_of(parents: impl IntoIterator<Item = Option<i32>>, spared: &BTreeSet<Pid>
     Some(own)
 }
 
-/// Tells which number the container gave to a new process or thread last.
+/// Reads the id that the container assigned last to a new process or thread.
 #[derive(Debug)]
 struct Last(Option<File>);
 
 impl Last {
     fn open() -> Self {
-        // Outside a container it would be everybody's.
+        // Outside a container it would be that of the whole machine.
         Self((std::process::id() == 1).then(|| File::open("/proc/loadavg").ok()).flatten())
     }
 
-    /// `None` where the kernel does not tell.
+    /// The id; `None` if the kernel does not tell.
     fn pid(&self) -> Option<Pid> {
         last_pid(&pread_kernel_file(self.0.as_ref()?)?)
     }
 }
 
-/// gVisor says 0 at all times.
+/// The last id in `/proc/loadavg`. gVisor says 0 at all times.
 fn last_pid(loadavg: &str) -> Option<Pid> {
     let last = loadavg.trim_end().rsplit(' ').next()?.parse().ok()?;
     (last > 0).then(|| Pid::from_raw(last))
 }
 
-/// The numbers of all processes, dead ones that nobody has reaped too.
+/// The ids of all processes, including dead ones that are not reaped.
 fn processes() -> io::Result<Vec<i32>> {
     let mut pids = vec![];
     for entry in fs::read_dir("/proc")? {
@@ -547,7 +548,7 @@ fn processes() -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
-/// All living processes below the agent, which is where orphans come back to (see `start`).
+/// All living descendants of the agent, which orphans return to (see `start`).
 fn descendants() -> Listing {
     let Ok(processes) = processes() else { return Listing::default() };
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -568,21 +569,21 @@ fn descendants() -> Listing {
     Listing { pids: found, complete: true }
 }
 
-/// Reads a short file that the kernel makes up: such files have no size by which a buffer could be
-/// chosen, and would be read in many small pieces.
+/// Reads a short file that the kernel generates: such files have no size by which a buffer could be chosen, and would
+/// be read in many small pieces.
 pub(crate) fn read_kernel_file(path: &str) -> Option<String> {
     pread_kernel_file(&File::open(path).ok()?)
 }
 
-/// Does what [`read_kernel_file`] does, of a file that is open.
+/// Does what [`read_kernel_file`] does, with an open file.
 pub(crate) fn pread_kernel_file(file: &File) -> Option<String> {
     let mut buffer = [0; 4096];
     let n = file.read_at(&mut buffer, 0).ok()?;
-    // A process may be called anything.
+    // The name of a process may contain any bytes.
     Some(String::from_utf8_lossy(&buffer[..n]).into_owned())
 }
 
-/// Bytes of memory of a process, of which how much is neither a file's nor shared memory.
+/// Resident memory of a process, in bytes, and how much of it belongs neither to a file nor to shared memory.
 pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
     let status = read_kernel_file(&format!("/proc/{pid}/status"))?;
     let field = |name: &str| -> Option<u64> {
@@ -592,21 +593,21 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
     Some((field("VmRSS:")? << 10, field("RssAnon:")? << 10))
 }
 
-/// Whether a process is about to die, though it has not closed its files yet: taking apart a large one takes a
-/// while. False where the kernel does not tell (gVisor), until it is dead.
+/// Whether a process is about to die, though it has not closed its files yet: freeing a large one takes a while. If the
+/// kernel does not tell (gVisor), false until it is dead.
 pub(crate) fn is_doomed(pid: Pid) -> bool {
     is_doomed_by(pid, &[])
 }
 
-/// The same of one that ends by these signals although it catches them.
+/// Does what [`is_doomed`] does, for a process that ends by these signals although it catches them.
 pub(crate) fn is_doomed_by(pid: Pid, fatal: &[Signal]) -> bool {
     let status = read_kernel_file(&format!("/proc/{pid}/status"));
     let is_killed = status.is_none_or(|status| has_deadly_pending(&status, fatal));
     is_killed || read_stat(pid.as_raw(), |stat| stat.is_exiting()) != Some(false)
 }
 
-/// Whether a signal waits that will end a process, as `/proc/<pid>/status` has it: one that is stopped ends when
-/// it goes on.
+/// Whether `/proc/<pid>/status` shows a pending signal that will end the process: a stopped one ends when it is
+/// continued.
 fn has_deadly_pending(status: &str, fatal: &[Signal]) -> bool {
     let mask = |name| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name));
@@ -630,20 +631,20 @@ fn has_deadly_pending(status: &str, fatal: &[Signal]) -> bool {
     pending & (!handled | fatal) != 0
 }
 
-/// Sets how soon a process is ended when memory runs out, as far as that is possible: no later than the agent,
-/// which may not be first, and for less than whose own score it has no right.
+/// Sets how soon the system kills a process when memory runs out. The score is at least the agent's own: a lower one is
+/// not permitted, and the agent must not be killed first.
 pub(crate) fn set_oom_score(pid: Pid, score: u32) {
     if let Ok(file) = oom_score_of(pid) {
         write_oom_score(&file, score);
     }
 }
 
-/// Where the score of a process is set, also when it is no longer to be looked into.
+/// Opens the file for the score of a process, which can be written even when the process is no longer dumpable.
 pub(crate) fn oom_score_of(pid: Pid) -> io::Result<File> {
     OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj"))
 }
 
-/// Does what [`set_oom_score`] does.
+/// Does what [`set_oom_score`] does, with an open file.
 pub(crate) fn write_oom_score(mut file: &File, score: u32) {
     static OWN: LazyLock<u32> = LazyLock::new(|| {
         let own = read_kernel_file("/proc/self/oom_score_adj");
@@ -652,7 +653,7 @@ pub(crate) fn write_oom_score(mut file: &File, score: u32) {
     let _ = file.write_all(score.max(*OWN).to_string().as_bytes());
 }
 
-/// Looks at a process; `None` if there is none with that number.
+/// Reads `/proc/<pid>/stat` of a process; `None` if there is no process with this id.
 fn read_stat<T>(pid: i32, look: impl FnOnce(Stat<'_>) -> T) -> Option<T> {
     Stat::parse(&read_kernel_file(&format!("/proc/{pid}/stat"))?).map(look)
 }
@@ -662,7 +663,7 @@ pub(crate) fn parent_of(pid: Pid) -> Option<i32> {
     read_stat(pid.as_raw(), |stat| stat.parent)
 }
 
-/// What we need of `/proc/<pid>/stat`.
+/// The fields of `/proc/<pid>/stat` that the agent needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat<'a> {
     state: &'a str,
@@ -672,24 +673,24 @@ struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// Nothing of it runs any more, and it only waits to be reaped. Where the main thread has ended alone,
-    /// the others go on.
+    /// Whether the process runs no more and only waits to be reaped. If only the main thread has ended, others still
+    /// run.
     fn is_dead(&self) -> bool {
         self.state == "Z" && self.threads <= 1
     }
 
-    /// It runs no code of its own any more (`PF_EXITING`), or is dead.
+    /// Whether it runs no more code of its own (`PF_EXITING`), or is dead.
     fn is_exiting(&self) -> bool {
         const PF_EXITING: u32 = 4;
         self.flags & PF_EXITING != 0 || matches!(self.state, "Z" | "X")
     }
 
-    /// The name before them may hold anything, brackets too.
+    /// Parses the fields after the name, which may contain anything, brackets too.
     fn parse(stat: &'a str) -> Option<Self> {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        // Of the fields that are counted from 1, with the number and the name before these, the 9th and the 20th.
+        // The 9th and the 20th field, counted from 1 and with the process id and the name.
         let flags = fields.nth(4)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         Some(Self { state, parent, flags, threads })
@@ -706,7 +707,7 @@ mod tests {
 
     use super::*;
 
-    /// Held by each test that has children: they are found by their parent, which is all the tests.
+    /// A lock for each test that has children: children are found by their parent, which all tests share.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -776,7 +777,7 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().expect("sh runs");
-            // It says when it has begun to do what it does.
+            // The program says when it has begun.
             let mut said = [0];
             child.stdout.as_mut().expect("piped").read_exact(&mut said).expect("said");
             (Pid::from_raw(child.id().cast_signed()), child)

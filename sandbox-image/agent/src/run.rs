@@ -1,13 +1,12 @@
-//! One run: a fresh interpreter on a file, from its start to the end of all it does.
+//! One run: a program or a cell, from its start to the end of all processes that it has started.
 //!
 //! ```text
 //! snapshot -> start -> capture until it ends, or the deadline, or a kill
 //!          -> kill everything else it started -> rest of the output -> snapshot -> reply
 //! ```
 //!
-//! Output is read only as fast as it comes and held only up to the cap, so the program is never
-//! held up and never costs more memory than the cap. What goes beyond is [kept](workspace::kept) if
-//! there is room.
+//! Output is read only as fast as it comes and held in memory only up to the cap, so that the program never waits for
+//! the agent and never costs more memory than the cap. The rest is [kept](workspace::kept) if there is room.
 
 use std::{
     fs::File,
@@ -57,13 +56,13 @@ use crate::{
     },
 };
 
-/// Bytes at the end of standard error in which its last line is looked for.
+/// Bytes at the end of standard error that are searched for its last line.
 const LAST_LINE: usize = 4096;
 
-/// Longest that a cell is waited for that was asked to leave off.
+/// Time limit for a cell to end after it was interrupted.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How an interpreter ends itself.
+/// How a run ends whose interpreter aborts.
 const ABORTED: [End; 3] = [
     End::Signaled { signal: Signal::SIGABRT as i32 },
     End::Signaled { signal: Signal::SIGTRAP as i32 },
@@ -79,22 +78,22 @@ pub(crate) struct KillSwitch {
 
 impl KillSwitch {
     pub(crate) fn throw(&self) {
-        // Fails only when the counter is full, and then it has been thrown often enough.
+        // Fails only if the counter is full, and then the switch has been thrown before.
         let _ = self.event.write(1);
     }
 
-    /// The run's reply is about to be sent, or has been.
+    /// Whether the run's reply is about to be sent, or was sent.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 }
 
-/// Where a run takes place.
+/// The folders of a run, and the store for its outputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunContext<'a> {
     pub(crate) places: &'a Places,
     pub(crate) data: &'a OwnedFd,
-    /// Where its outputs are kept if they are cut.
+    /// Keeps the outputs that are cut.
     pub(crate) store: &'a Arc<OutputStore>,
 }
 
@@ -145,12 +144,12 @@ impl Job {
         self.switch.clone()
     }
 
-    /// What it has written so far, for as long as it runs.
+    /// The outputs so far, for as long as the job runs.
     pub(crate) fn outputs(&self) -> SharedOutputs {
         self.outputs.clone()
     }
 
-    /// Runs to the end and replies. All that is left of the run has been stopped then.
+    /// Runs to the end and replies. All remaining processes of the run are stopped by then.
     pub(crate) fn run(
         mut self,
         replies: &Replies,
@@ -213,7 +212,7 @@ impl Job {
             runtimes.start(&self.run.runtime, source, children)?
         };
         self.outputs.begin();
-        // Not before: only now is the last run reaped, and counted.
+        // Not earlier: only now is the last run reaped, and counted.
         let cpu_before = cpu_us();
         let (begun, main) = (program.begun, program.pid);
         let mut supervised = self.supervise(program, runtimes, children);
@@ -279,7 +278,7 @@ impl Job {
         })
     }
 
-    /// Captures output until the program ends or must.
+    /// Captures output until the program ends, or must be ended.
     fn supervise(
         &mut self,
         program: Program,
@@ -292,11 +291,11 @@ impl Job {
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, self.stdin.take())?;
         let mut counted = self.places.count();
-        // Why it must end, once it has been asked to.
+        // The reason why it must end, once it has been interrupted.
         let mut interrupted = None;
 
         let stop = loop {
-            // Before the wait: it may have ended before there was anything to wake us.
+            // Before the wait: the program may have ended before the signalfd could tell.
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }
@@ -339,7 +338,7 @@ impl Job {
                 continue;
             }
             let left = if counted.is_some() { left.min(confine::INTERVAL) } else { left };
-            // Rounded up, so as not to turn over idly in the last millisecond.
+            // Rounded up, so that the loop does not spin in the last millisecond.
             let wait =
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut fds, wait) {
@@ -360,10 +359,10 @@ impl Job {
         Ok(Supervised { stop, report, start, channel, stdout, stderr })
     }
 
-    /// Undoes what would stand in the way of the next run, now that nobody can do it again. What
-    /// cannot be undone shows in that run. What a kernel may use stays.
+    /// Undoes changes that would disturb the next run, now that no process can repeat them. A failure to do so shows in
+    /// that run. Shared memory stays if there is a kernel, which may use it.
     fn clear_up(&self, is_live: bool) {
-        // A program may have locked everybody out, us too.
+        // A program may have made the folder inaccessible, also to the agent.
         let _ = fstat(&self.data).and_then(|stat| {
             let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777);
             if mode.contains(Mode::S_IRWXU) {
@@ -404,18 +403,18 @@ impl Job {
     }
 }
 
-/// A run of which the reply has been sent.
+/// A run whose reply has been sent.
 pub(crate) struct Over {
     pub(crate) start: Start,
-    /// All that is left of it: a process that was stopped, to be [ended](Children::let_die).
+    /// The only process that is left of it, which is stopped, to be [killed](Children::let_die).
     pub(crate) stopped: Option<Pid>,
-    /// It was a cell, after which there is something to [prepare](Runtimes::settle).
+    /// Whether it was a cell, after which the runtimes [prepare](Runtimes::settle) for the next.
     pub(crate) was_cell: bool,
 }
 
 struct Supervised {
     stop: Stop,
-    /// What the kernel says of a cell, if it says that it is done.
+    /// The kernel's report of the cell, if it says that the cell is done.
     report: Option<CellReport>,
     start: Start,
     channel: Option<ProgramChannel>,
@@ -424,23 +423,23 @@ struct Supervised {
 }
 
 enum Stop {
-    /// It says so itself, and its process is still there.
+    /// The program says that it is done, and its process still exists.
     Done(Done),
     Exit(Exit),
     Deadline(Option<Position>),
     Killed,
-    /// It has made more than there may be, which this tells.
+    /// The program has made more files than allowed; the message says so.
     TooManyFiles(String),
 }
 
 struct Ended {
     end: End,
     over: Over,
-    /// What a cell has left of its workspace.
+    /// The state of the workspace after a cell.
     cell: Option<CellDone>,
     /// Start and end of a cell's result.
     result: Vec<u8>,
-    /// Until it is dropped, a program that is done waits.
+    /// A program that is done waits until this is dropped.
     _channel: Option<ProgramChannel>,
     elapsed: Duration,
     cpu_us: u64,
@@ -448,17 +447,17 @@ struct Ended {
     facts: Facts,
 }
 
-/// Whether a kernel says of a cell what can be.
+/// Whether a kernel's report of a cell is consistent and within the limits.
 fn is_within_limits(report: &CellReport) -> bool {
     report.result.len() <= MAX_RESULT
         && report.captured.map_or(0, |it| it.head.saturating_add(it.tail)) == report.result.len()
 }
 
-/// Where one output of the program comes from.
+/// The agent's end of one output of the program.
 struct Pipe {
     stream: Stream,
     source: Option<File>,
-    /// As large as a pipe, so that one call empties it.
+    /// As large as a pipe, so that one call empties that.
     buffer: Box<[u8]>,
 }
 
@@ -469,7 +468,7 @@ impl Pipe {
         Ok(Self { stream, source: Some(pipe.into()), buffer })
     }
 
-    /// Takes one bufferful, if there is one; false if there was nothing to take.
+    /// Reads one bufferful, if there is one; returns false if there was nothing to read.
     fn read(&mut self, outputs: &SharedOutputs) -> bool {
         let Some(source) = &mut self.source else { return false };
         let Some(n) = read_available(source, &mut self.buffer) else {
@@ -482,13 +481,13 @@ impl Pipe {
         n > 0
     }
 
-    /// Takes what is left when no process can write any more.
+    /// Reads the rest, when no process can write any more.
     fn drain(&mut self, outputs: &SharedOutputs) {
         while self.read(outputs) {}
     }
 }
 
-/// What the program still has to be given on its standard input.
+/// The rest of the program's standard input.
 struct Feed(Option<(File, io::Cursor<Vec<u8>>)>);
 
 impl Feed {
@@ -507,7 +506,7 @@ impl Feed {
         match pipe.write(rest) {
             Ok(n) if n < rest.len() => bytes.set_position(bytes.position() + n as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // All written, or the program does not want it.
+            // All is written, or the program has closed its end.
             _ => self.0 = None,
         }
     }
@@ -525,7 +524,7 @@ fn cpu_us() -> u64 {
         .map_or(0, |usage| total(usage).num_microseconds().try_into().unwrap_or(0))
 }
 
-/// Reads what is there; `None` when nobody can write any more.
+/// Reads what is there; `None` if no process can write any more.
 fn read_available(source: &mut impl Read, buffer: &mut [u8]) -> Option<usize> {
     match source.read(buffer) {
         Ok(0) => None,

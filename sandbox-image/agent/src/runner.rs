@@ -1,4 +1,4 @@
-//! The thread that runs programs, one after another, and keeps a spare ready in between.
+//! The thread that runs programs, one after another, and keeps spares ready in between.
 
 use std::{
     io,
@@ -28,29 +28,29 @@ use crate::{
     transfer::Transfer,
 };
 
-/// What the runner can be asked, in the order in which it is done.
+/// Requests to the runner, which are carried out one after another.
 pub(crate) enum Order {
     /// Prepare for programs and cells.
     Configure(Settings),
     /// Run this and reply to its call.
     Run(Box<Job>),
-    /// Reply when a spare waits, or none will.
+    /// Reply when a spare is ready, or none will be.
     Warm(u32),
-    /// Give up what makes programs start faster, then reply.
+    /// End what only makes programs start faster, then reply.
     Hibernate(u32),
-    /// There will be a run soon.
+    /// Prepare for a run that comes soon.
     Prewarm,
-    /// Look at a workspace and reply to this call.
+    /// List what a workspace holds, and reply to this call.
     Inspect(u32, Inspect),
-    /// Take cells back or begin anew, and reply to this call.
+    /// Undo cells or reset the workspace, and reply to this call.
     Reset(u32, Reset),
-    /// Write variables down, or give what was written, and reply to this call.
+    /// Save variables, or return a piece of what was saved, and reply to this call.
     Export(u32, Export),
-    /// Take over what was written so, of which this is a piece, and reply to this call.
+    /// Take this piece of saved variables, restore them after the last one, and reply to this call.
     Import(u32, Import, Vec<u8>),
 }
 
-/// Gives orders to the thread.
+/// Sends orders to the thread.
 pub(crate) struct Runner {
     orders: mpsc::Sender<Order>,
     bell: Arc<EventFd>,
@@ -77,7 +77,7 @@ impl Runner {
 
     pub(crate) fn order(&self, order: Order) {
         self.orders.send(order).expect("the runner ends with the process");
-        // Fails only when the counter is full, and then it has rung often enough.
+        // Fails only if the counter is full, and then the thread has been woken before.
         let _ = self.bell.write(1);
     }
 }
@@ -89,7 +89,7 @@ struct Worker {
     children: Children,
     runtimes: Runtimes,
     places: Places,
-    /// Calls that wait to hear that it is warm.
+    /// Calls that wait until the runtimes are warm.
     waiting: Vec<u32>,
     transfer: Transfer,
 }
@@ -200,8 +200,8 @@ impl Worker {
         }
     }
 
-    /// Waits a moment, or for the next order, or until what was stopped goes on. The reply goes through
-    /// several processes to whoever waits for it; what follows here would have the processors for 20 ms.
+    /// Waits for 2 ms, for the next order, or until a stopped process is continued. The reply passes several processes
+    /// on its way to the caller; the work that follows here would occupy the processors for 20 ms.
     fn let_the_reply_go_first(&self) {
         let moment = PollTimeout::from(2u8);
         let fds = [self.bell.as_fd(), self.children.as_fd()];
@@ -209,14 +209,14 @@ impl Worker {
     }
 }
 
-/// Replies without a body. Where nobody listens there is nothing left to do.
+/// Replies without a body. Ends the agent if no server can get the reply.
 fn reply(replies: &Replies, call: u32, head: &impl Serialize) {
     if replies.reply(call, head, &[]).is_err() {
         crate::end();
     }
 }
 
-/// Whatever survives would meet the next run; the sandbox must end instead.
+/// Ends the sandbox: a process that survives would run beside the next run.
 fn give_up(unkillable: &Unkillable) -> ! {
     eprintln!("agent: {unkillable}");
     std::process::exit(70);

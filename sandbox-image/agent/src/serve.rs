@@ -1,5 +1,5 @@
-//! The main loop: the server's hello, then frames in, replies out; and the same with the next stream, if the server
-//! has asked to be waited for.
+//! The main loop: the server's hello, then frames in, replies out; and the same with the next stream, if the server has
+//! asked for a hold.
 
 use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
@@ -31,8 +31,8 @@ use crate::{
     runtimes::Settings,
 };
 
-/// Answers frames until there is no stream any more, and there will be none; the first comes within this time, if it
-/// is not there.
+/// Answers frames until the stream is lost and no other will come. With `first_within`, the first stream must come
+/// within this time.
 pub(crate) fn serve(
     places: Places,
     first_within: Option<Duration>,
@@ -86,14 +86,14 @@ struct Agent {
     standing: Standing,
 }
 
-/// The folder of packages, if this sandbox has one: in the image it is there, and cannot be written to.
+/// Opens the folder of packages, if this sandbox has one: the image's own cannot be written to.
 fn packages(folder: &Path) -> Result<Files, Failure> {
     let has_none = || Failure::new(FailureCode::NoRuntime, "there is no place for packages");
     nix::unistd::access(folder, AccessFlags::W_OK).map_err(|_| has_none())?;
     Files::open(folder).map_err(|_| has_none())
 }
 
-/// What is left here of the run that was started last.
+/// The main thread's handles of the run that was started last.
 struct Running {
     call: u32,
     switch: KillSwitch,
@@ -106,7 +106,7 @@ impl Agent {
     }
 
     fn greet(&mut self, first: &Frame) -> Result<(), Box<dyn std::error::Error>> {
-        // What it asks for holds when it hears from us.
+        // Before the reply: the hold is in force when the server hears from the agent.
         if let Ok(hello) = serde_json::from_slice::<ServerHello>(&first.head) {
             self.line.configure(hello.hold)?;
         }
@@ -121,7 +121,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Goes on with another stream.
+    /// Waits for another stream and continues with it.
     fn resume(&mut self) {
         let (running, standing) = (&self.running, self.standing);
         let resume = self.line.wait_for_next(|| {
@@ -157,7 +157,7 @@ impl Agent {
                     if put.offset == 0 {
                         self.runner.order(Order::Prewarm);
                     }
-                    // The user's files come before what was only kept.
+                    // The user's files take precedence over kept outputs.
                     self.files.put(&put, &body, || self.store.clear())
                 });
                 self.replies.answer(call, done.map(|done| (done, vec![])))
@@ -231,7 +231,7 @@ impl Agent {
     }
 
     fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {
-        // Opened when it is wanted: most sandboxes never have a package.
+        // Opened on first use: most sandboxes never have a package.
         let packages = match &mut self.packages {
             Some(packages) => packages,
             none => none.insert(packages(&self.places.packages)?),
@@ -239,7 +239,7 @@ impl Agent {
         install(all, body, |put, bytes| packages.put(put, bytes, || false).map(drop))
     }
 
-    /// Leaves a request to the runner, which replies to it.
+    /// Passes a request to the runner, which replies to it.
     fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
         match order {
             Ok(order) => {
@@ -250,7 +250,7 @@ impl Agent {
         }
     }
 
-    /// A failure while something runs.
+    /// Fails while a run is in progress.
     fn when_idle(&self) -> Result<(), Failure> {
         if self.running.as_ref().is_some_and(|running| !running.switch.is_over()) {
             return Err(Failure::new(FailureCode::Busy, "a run is in progress"));

@@ -1,4 +1,4 @@
-//! Variables on their way between a kernel and the server, which travel in pieces: what is held of them meanwhile.
+//! Saved variables on their way between a kernel and the server: the agent holds them while they are sent in pieces.
 
 use protocol::{
     frame::MAX_BODY,
@@ -11,16 +11,16 @@ use crate::{
     runtimes::{RunError, Runtimes},
 };
 
-/// What is held.
+/// The variables of one export or import.
 #[derive(Default)]
 pub(crate) struct Transfer {
     bytes: Vec<u8>,
-    /// Of which export they are; not there while an import is under way.
+    /// The export that the bytes belong to; `None` during an import.
     of: Option<ExportDone>,
 }
 
 impl Transfer {
-    /// Writes down, or gives a piece of what was written. What has been read to its end is held no longer.
+    /// Saves variables, or returns a piece of what was saved. After the last piece the bytes are dropped.
     pub(crate) fn export(
         &mut self,
         export: &Export,
@@ -45,7 +45,7 @@ impl Transfer {
         Ok((done, piece))
     }
 
-    /// Takes a piece, and with the last has all of it taken over.
+    /// Takes a piece, and after the last one restores the variables.
     pub(crate) fn import(
         &mut self,
         import: &Import,

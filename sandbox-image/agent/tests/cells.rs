@@ -1,4 +1,4 @@
-//! Cells of Python in the agent as a process, by whatever interpreter is here.
+//! Python cells in the agent as a process, with the interpreter of this machine.
 
 #![allow(missing_docs, clippy::allow_attributes, clippy::unwrap_used, reason = "a test may panic")]
 

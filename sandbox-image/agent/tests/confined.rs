@@ -7,7 +7,7 @@ use child::Agent;
 use nix::sys::{signal::Signal, statvfs::statvfs};
 use protocol::message::{End, Run, RunDone};
 
-/// Where a folder is a tmpfs on every Linux, which counts what is in it.
+/// A folder that is a tmpfs on every Linux; a tmpfs counts its files.
 const TMPFS: &str = "/dev/shm";
 
 fn confined(more: &[&str]) -> Agent {
@@ -16,7 +16,7 @@ fn confined(more: &[&str]) -> Agent {
     agent
 }
 
-/// Runs a program to its end: what came of it, and its outputs.
+/// Runs a program to its end. Returns how it ended, and its outputs.
 fn run(agent: &mut Agent, call: u32, code: &str) -> (RunDone, String) {
     agent.run(call, code);
     let (done, body) = agent.answer::<Run>(call).unwrap();

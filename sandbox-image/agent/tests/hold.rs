@@ -1,5 +1,5 @@
-//! The agent as a process: it outlives its stream for as long as its server has asked for, and goes on with another,
-//! from whoever has the token and nobody else.
+//! The agent as a process: it outlives its stream for as long as its server has asked for, and continues with another,
+//! but only if the visitor has the token.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;
@@ -34,7 +34,7 @@ fn hello(limit_ms: u64) -> ServerHello {
     }
 }
 
-/// An agent that is to be waited for so long.
+/// An agent whose hold has this limit.
 fn held(limit_ms: u64) -> Agent {
     let mut agent = Agent::spawn();
     agent.say(&hello(limit_ms));
@@ -50,7 +50,7 @@ fn resume(token: &str, received: Option<u64>) -> Resume {
     }
 }
 
-/// Goes on with another stream; what is said of the one before, and the note.
+/// Resumes with another stream. Returns the agent's answer, and the note.
 fn go_on(agent: &mut Agent, received: Option<u64>) -> (Resumed, Vec<u8>) {
     agent.stdin = None;
     let (resumed, note) = introduce(agent, &resume(TOKEN, received));
@@ -59,7 +59,7 @@ fn go_on(agent: &mut Agent, received: Option<u64>) -> (Resumed, Vec<u8>) {
 }
 
 #[expect(clippy::zombie_processes, reason = "a visitor that is let in lives as long as its stream")]
-/// Visits with this, and again as long as the agent has not noticed that its stream is lost.
+/// Visits with this first frame, and again until the agent has noticed that its stream is lost.
 fn introduce(agent: &mut Agent, first: &impl serde::Serialize) -> (Frame, Vec<u8>) {
     let begun = Instant::now();
     loop {
@@ -74,7 +74,7 @@ fn introduce(agent: &mut Agent, first: &impl serde::Serialize) -> (Frame, Vec<u8
     }
 }
 
-/// Visits an agent that has no stream yet, and says hello; again as long as it does not listen.
+/// Visits an agent that has no stream yet, and sends a hello; again until the agent listens.
 fn come_first(agent: &mut Agent) -> Child {
     let begun = Instant::now();
     loop {
@@ -100,7 +100,7 @@ fn run(code: &str) -> Run {
     }
 }
 
-/// A program that says that it runs, and goes on when it is let.
+/// A program that makes the file `begun`, and continues when there is a file `go`.
 const WAITS: &str = "open('begun', 'w')\nimport os, time\n\
                      while not os.path.exists('go'): time.sleep(.005)\nprint('done')";
 
@@ -123,11 +123,11 @@ fn a_result_that_nobody_has_received_is_sent_again() {
     agent.run(1, "print(2+2)");
     let first = agent.receive();
     assert_eq!((first.call, first.kind), (1, Kind::Reply));
-    // As if it had been lost on the way.
+    // As if the result had been lost on the way.
     let (resumed, _) = go_on(&mut agent, Some(0));
     assert_eq!(resumed.running, None);
     assert_eq!(agent.receive(), first);
-    // And as it was.
+    // The result was received.
     let (resumed, _) = go_on(&mut agent, Some(1));
     assert_eq!(resumed.received, 1);
     agent.send(2, Kind::Ping, &Ping {}, b"");
@@ -141,7 +141,7 @@ fn a_result_of_while_there_is_no_stream_is_kept() {
     agent.wait_for("begun");
     agent.stdin = None;
     fs::write(agent.folder.path().join("data/go"), "").unwrap();
-    // Its answer is there before anybody listens, or not: it comes all the same.
+    // The result may be ready before or after the stream comes: it is sent in both cases.
     let (resumed, _) = go_on(&mut agent, Some(0));
     assert_eq!(resumed.last_call, 1);
     assert_eq!(agent.answer::<Run>(1).unwrap().0.stdout.total, 5);
@@ -201,7 +201,7 @@ fn nobody_without_the_token_is_answered_and_the_server_still_is() {
         assert!(!agent.says_more(), "{:?}", first.0);
         visitor.wait().unwrap();
     }
-    // One that says nothing, or not enough.
+    // A visitor that does not send enough.
     let mut silent = agent.visit();
     let _ = agent.stdin.as_mut().unwrap().write_all(&[1]);
     agent.stdin = None;
@@ -226,10 +226,10 @@ fn a_server_of_another_version_hears_ours_and_the_right_one_can_still_come() {
 fn while_there_is_a_stream_nobody_else_comes_in() {
     let mut agent = held(LONG_MS);
     let (stdin, mut visitor) = (agent.stdin.take(), agent.visit());
-    // It is turned away at once.
+    // The visitor is rejected at once.
     visitor.wait().unwrap();
     assert!(!agent.says_more());
-    // The first one's end is held by us all the same.
+    // The test has held the end of the first stream until now.
     drop(stdin);
     go_on(&mut agent, Some(0));
 }
@@ -248,7 +248,7 @@ fn a_server_that_falls_silent_loses_its_stream_and_not_its_sandbox() {
     let mut agent = Agent::spawn();
     agent.say(&ServerHello { silence_limit_ms: 1, ..hello(LONG_MS) });
     let old = agent.stdin.take();
-    // It takes somebody else in although the old stream was never closed.
+    // The agent takes another stream although the old one was never closed.
     let (resumed, _) = introduce(&mut agent, &resume(TOKEN, Some(0)));
     assert_eq!(resumed.kind, Kind::Reply);
     drop(old);

@@ -1,4 +1,4 @@
-//! The agent as a process: it ends when its server is gone, in every way that can happen.
+//! The agent as a process: it ends when its server has ended, in every way that can happen.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;
@@ -12,7 +12,7 @@ use protocol::{
 };
 use serde_json::json;
 
-/// A program that tells its process id and then never ends.
+/// A program that writes its process id to a file and then never ends.
 const ENDLESS: &str = "import os, signal\nsignal.signal(15, signal.SIG_IGN)\n\
                        open('pid.part', 'w').write(str(os.getpid())); os.rename('pid.part', 'pid')\n\
                        while True: print('x' * 100)";
@@ -58,7 +58,7 @@ fn a_silent_server_ends_the_agent_and_its_run() {
 fn a_server_of_another_version_is_refused() {
     for hello in [
         json!({ "version": PROTOCOL_VERSION + 1, "of": "something else" }),
-        // As it was in protocol 3, whose servers spoke at the same time.
+        // The hello of protocol 3, whose servers sent it at the same time as the agent.
         json!({ "version": 3, "silence_limit_ms": 60_000, "preload": null }),
     ] {
         let mut agent = Agent::spawn();
@@ -79,7 +79,7 @@ fn a_server_that_does_not_say_hello_first_is_refused() {
 #[test]
 fn whoever_reads_late_loses_nothing() {
     let mut agent = Agent::spawn();
-    // All that it does before it waits to be spoken to: its threads are there.
+    // The agent has done all that it does before it waits for the hello: its threads exist.
     agent.wait_for_threads(3);
     assert!(!agent.has_spoken(), "what is said now is lost where a stream is attached late");
     agent.greet(45_000);

@@ -1,5 +1,5 @@
-//! What can be learnt of a program's outputs besides its reply: the rest of one that was cut, and what
-//! is being written now.
+//! The requests for outputs besides a run's reply: the rest of an output that was cut, and the output of a run in
+//! progress.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod child;
@@ -32,7 +32,7 @@ fn output(
     agent.ask(99, &Output { run, stream, offset, len }, b"")
 }
 
-/// Reads all that is kept of an output, in pieces of this size.
+/// Reads the whole stored output, in pieces of this size.
 fn read_all(agent: &mut Agent, run: u32, stream: Stream, len: usize) -> Vec<u8> {
     let mut all = vec![];
     loop {
@@ -71,7 +71,7 @@ fn what_was_cut_from_an_output_can_be_read_on() {
     assert_eq!(output(&mut agent, 1, Stream::Stderr, 0, 10), not_kept, "that was not cut");
     assert_eq!(output(&mut agent, 2, Stream::Stdout, 0, 10), not_kept, "there was no such run");
 
-    // Beside another run, too.
+    // Also while another run is in progress.
     agent.run(2, WAIT);
     assert!(read_all(&mut agent, 1, Stream::Stdout, usize::MAX) == whole.as_bytes());
     go(&agent);
@@ -114,7 +114,7 @@ fn kept_output_is_seen_nowhere() {
     assert_eq!(fs::read_dir(agent.folder.path().join("data")).unwrap().count(), 0);
     let (_, listed) = agent.ask(2, &List { after: None }, b"").unwrap();
     assert_eq!(listed, b"[]");
-    // Nor do programs inherit it. The folder's own descriptor is gone when its link is read.
+    // Programs do not inherit it, either. The folder's own descriptor is closed when its link is read.
     let code = "import os\nfor fd in os.listdir('/proc/self/fd'):\n\
                 \x20   try: print(os.readlink('/proc/self/fd/' + fd))\n\
                 \x20   except FileNotFoundError: pass";
@@ -125,7 +125,7 @@ fn kept_output_is_seen_nowhere() {
     assert!(output(&mut agent, 1, Stream::Stdout, 0, 1).is_ok(), "it is there all the time");
 }
 
-/// What is seen of a run in progress when this much was written.
+/// The newest line of a run in progress, once it has written this many bytes.
 fn peek_at(agent: &mut Agent, run: u32, stdout: u64, stderr: u64) -> String {
     let start = Instant::now();
     loop {

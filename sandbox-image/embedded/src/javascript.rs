@@ -1,4 +1,4 @@
-//! JavaScript in a guest: QuickJS by its own functions, and ours in it (guest/javascript.js).
+//! JavaScript in a guest: calls QuickJS's functions, and ours in it (guest/javascript.js).
 
 use std::{thread, time::Duration};
 
@@ -19,31 +19,31 @@ use crate::{
     wasi::{HasWorld, Process},
 };
 
-/// What the image holds besides the package.
+/// Our sources in the image, in addition to the package.
 pub(crate) const SOURCES: [&str; 1] = [include_str!("../guest/javascript.js")];
 
-/// Bytes of stack that QuickJS lets itself use: half of what it has, so that it can still say so.
+/// Bytes of stack that QuickJS may use: half of its stack, so that it can still report an overflow.
 const STACK: i32 = 500_000;
 
-/// `JS_EVAL_FLAG_ASYNC`: `await` may stand at the top.
+/// `JS_EVAL_FLAG_ASYNC`: `await` is allowed at the top level.
 const ASYNC: i32 = 1 << 7;
 
-/// Functions of ours that the guest can call, until its own code has taken hold of them.
+/// Host functions that the guest can call. Our code in the guest takes them and deletes their names.
 const HOST: [&str; 5] =
     ["__llm_write", "__llm_tell", "__llm_file", "__llm_promise_state", "__llm_promise_result"];
 
 /// Largest file that is read, in bytes.
 const MAX_READ: u64 = 32 << 20;
 
-/// How long a guest that waits is left alone.
+/// Longest sleep of a waiting guest between two checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// A guest's side of the world before it has begun.
+/// The process of a new guest.
 pub(crate) fn process() -> Process {
     Process::new(vec!["qjs".to_owned()], vec![], vec![])
 }
 
-/// What our code tells of a cell.
+/// The report of our code on a cell.
 #[derive(Debug, Deserialize)]
 struct CellTold {
     code: i32,
@@ -51,7 +51,7 @@ struct CellTold {
     text: Option<String>,
 }
 
-/// Offers what the package wants of whoever embeds it.
+/// Defines the functions that the package imports from its host.
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "host_interrupt", || -> i32 { 0 })?;
     linker.func_wrap("env", "host_get_timezone_offset", |_: i32, _: i32| -> i32 { 0 })?;
@@ -71,7 +71,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
          (name, len, _this, count, args): (i32, i32, i32, i32, i32)| {
             Box::new(async move {
                 let name = bytes(&caller, name, len)?.to_vec();
-                // Asked of the value itself: its text would be its own business.
+                // These need the value itself: user code may decide what its text is.
                 if name == b"__llm_promise_state" || name == b"__llm_promise_result" {
                     let value = if count > 0 { word(&caller, args)? } else { 0 };
                     return of_promise(&mut caller, &name, value).await;
@@ -98,7 +98,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// The state of a promise as a number, or its result.
+/// The state of a promise as a number in a string, or its result.
 async fn of_promise(
     caller: &mut Caller<'_, Guest>,
     name: &[u8],
@@ -118,7 +118,7 @@ async fn of_promise(
     Ok(text)
 }
 
-/// Tells our code in the guest of a promise that is rejected while nobody handles it, or is handled after all.
+/// Reports to our code in the guest that a promise was rejected without a handler, or was handled later.
 async fn pass_on(
     caller: &mut Caller<'_, Guest>,
     promise: i32,
@@ -157,7 +157,7 @@ fn word(caller: &Caller<'_, Guest>, at: i32) -> wasmtime::Result<i32> {
     Ok(i32::from_le_bytes(bytes(caller, at, 4)?.try_into()?))
 }
 
-/// Calls a function of the guest from within a call of its own.
+/// Calls a function of the guest while the guest calls one of ours.
 async fn call(caller: &mut Caller<'_, Guest>, name: &str, args: &[i32]) -> wasmtime::Result<i32> {
     let function = caller.get_export(name).and_then(wasmtime::Extern::into_func);
     let function = function.ok_or_else(|| wasmtime::format_err!("no function {name}"))?;
@@ -167,7 +167,7 @@ async fn call(caller: &mut Caller<'_, Guest>, name: &str, args: &[i32]) -> wasmt
     Ok(results.first().and_then(wasmtime::Val::i32).unwrap_or(0))
 }
 
-/// The text of a value, as bytes: what is no whole character stays as it is.
+/// The text of a value, as bytes. Incomplete characters are kept.
 async fn text(caller: &mut Caller<'_, Guest>, value: i32) -> wasmtime::Result<Vec<u8>> {
     let len_at = call(caller, "wasm_malloc", &[4]).await?;
     let at = call(caller, "qjs_get_string_len", &[value, len_at]).await?;
@@ -189,7 +189,7 @@ async fn put(caller: &mut Caller<'_, Guest>, text: &[u8]) -> wasmtime::Result<i3
     Ok(at)
 }
 
-/// What a call of ours comes to, and its answer if it has one.
+/// Carries out a call of one of our functions. Returns its answer, if it has one.
 fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Option<String> {
     let arg = |number: usize| args.get(number).map_or(&[][..], Vec::as_slice);
     let (process, files) = caller.data_mut().world();
@@ -224,16 +224,16 @@ fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Opti
     }
 }
 
-/// Bytes that are read, as characters from 0 to 255.
+/// Bytes as a JSON string of characters from 0 to 255.
 fn as_text(bytes: Vec<u8>) -> Result<serde_json::Value, Errno> {
-    // On its way it is a text, and needs several times as much.
+    // As a JSON string the bytes need several times as much memory.
     if bytes.len() as u64 > MAX_READ {
         return Err(Errno::Fbig);
     }
     Ok(bytes.into_iter().map(char::from).collect::<String>().into())
 }
 
-/// Does something with a file. Bytes are characters from 0 to 255.
+/// Carries out an operation on a file. Bytes are characters from 0 to 255.
 fn act(
     files: &mut crate::files::FileSystem,
     act: &[u8],
@@ -282,7 +282,7 @@ fn act(
     }
 }
 
-/// An error as Node names it.
+/// Node's code and message for an error.
 fn named(errno: Errno) -> (&'static str, &'static str) {
     match errno {
         Errno::Noent => ("ENOENT", "no such file or directory"),
@@ -297,7 +297,7 @@ fn named(errno: Errno) -> (&'static str, &'static str) {
     }
 }
 
-/// Makes of an instance that nothing has run in what the image holds.
+/// Turns a new instance into the one that becomes the image.
 pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     machine.call("_initialize", &[])?;
     machine.call("qjs_init", &[])?;
@@ -315,14 +315,14 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     }
     machine.call("qjs_set_promise_rejection_handler", &[1])?;
     for _ in 0..20 {
-        // Nothing is declared: what is stays, and would be told to users as theirs.
+        // The code declares no variables: they would remain and be reported as the user's.
         cell(machine, "console.log([1, {a: 2}]); [1, {a: 2}]")?;
         machine.guest().process.begin(vec![], None);
     }
     Ok(vec![])
 }
 
-/// Puts bytes into the guest's memory, with a zero behind them.
+/// Copies bytes into the guest's memory, followed by a zero.
 fn place(machine: &mut Machine, bytes: &[u8]) -> Result<i32, Halt> {
     let len = i32::try_from(bytes.len() + 1).map_err(|_| Halt::Trap("a text too long".into()))?;
     let at = machine.call("wasm_malloc", &[len])?;
@@ -343,7 +343,8 @@ fn evaluate(machine: &mut Machine, code: &str, name: &str, flags: i32) -> Result
     Ok(value)
 }
 
-/// Has a function of ours called with a value of the guest's; its answer as a number.
+/// Calls one of our functions in the guest with a value of the guest. Returns its answer as a number, rounded up, or
+/// -1 if it failed or returned no number.
 fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32, Halt> {
     let argument = match value {
         Some(value) => {
@@ -377,8 +378,7 @@ fn ours(machine: &mut Machine, function: &str, value: Option<i32>) -> Result<i32
     Ok(number.parse::<f64>().map_or(-1, |number| number.ceil().clamp(-1.0, 1e9) as i32))
 }
 
-/// Gives an interpreter its own sequence of random numbers: what it begins with has one that is the same for all.
-/// The generator is sfc32.
+/// Seeds an interpreter's random numbers, because the image has the same sequence for all. The generator is sfc32.
 pub(crate) fn seed(machine: &mut Machine) -> Result<(), Halt> {
     let mut seed = [0; 16];
     random::fill(&mut seed).map_err(|error| Halt::Trap(error.to_string()))?;
@@ -404,7 +404,7 @@ pub(crate) fn seed(machine: &mut Machine) -> Result<(), Halt> {
     evaluate(machine, &code, "llm-sandbox", 0).map(drop)
 }
 
-/// Runs a cell, or in a guest that is new, a program.
+/// Runs a cell, or in a new guest, a program.
 pub(crate) fn cell(machine: &mut Machine, code: &str) -> Result<Option<Told>, Halt> {
     let value = evaluate(machine, &as_vars(code), "cell-1", ASYNC)?;
     if machine.call("qjs_is_exception", &[value])? != 0 {
@@ -427,7 +427,7 @@ pub(crate) fn cell(machine: &mut Machine, code: &str) -> Result<Option<Told>, Ha
     Ok(Some(Told::new(code, text.as_deref())))
 }
 
-/// Waits so many milliseconds, or until the guest has to leave off.
+/// Waits `wait` milliseconds, or until the guest must stop.
 fn sleep(machine: &mut Machine, wait: i32) -> Result<(), Halt> {
     let until = std::time::Instant::now() + Duration::from_millis(u64::from(wait.unsigned_abs()));
     loop {
@@ -440,13 +440,13 @@ fn sleep(machine: &mut Machine, wait: i32) -> Result<(), Halt> {
     }
 }
 
-/// Tells what the interpreter holds.
+/// Reports the variables of the interpreter.
 pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
     ours(machine, "look", None)?;
     Ok(serde_json::from_slice(&machine.guest().process.end()).ok())
 }
 
-/// Start and end of a text, as much as a reply takes.
+/// Start and end of a text, with at most as many bytes as a reply may have.
 pub(crate) fn cut(text: &str) -> (Vec<u8>, Vec<u8>) {
     const HEAD: usize = MAX_RESULT * 3 / 5;
     let bytes = text.as_bytes();

@@ -2,16 +2,16 @@
 //! interprets Python and JavaScript as WebAssembly.
 //!
 //! ```text
-//! install  packages -> a folder: compiled code, files, images         once, ahead of all
-//! agent    frames in -> files, lists, pings answered in place
+//! install  packages -> a folder: compiled code, files, images         once, before the first sandbox
+//! agent    reads frames; answers requests for files, lists, pings itself
 //!          '- runner  one run after another
-//!               machine   an instance and the bounds of its calls     --> wasi --> files
-//!               state     what a guest was between two calls: to go back to, to keep
-//! tool     calls of one program of the operator's, each in a fresh instance       a process of its own
+//!               machine   an instance and the limits of its calls     --> wasi --> files
+//!               state     the state of a guest between two calls, for rollbacks and for saving
+//! tool     calls of one program of the operator, each in a new instance           a process of its own
 //! ```
 //!
-//! There is one process for a sandbox. It has opened all that it needs before it reads its first frame, and
-//! then gives up the right to open anything else.
+//! Each sandbox has one process. Before it reads its first frame, it opens everything that it needs, and then gives up
+//! the right to open anything else.
 
 mod agent;
 mod declarations;
@@ -47,25 +47,25 @@ pub use self::{
     tool::{ToolSettings, compile_tool, tool_agent, tool_key},
 };
 
-/// Why there is no runtime.
+/// An error of a runtime or of a tool's module.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A module is not as it should be.
+    /// A module is not as expected.
     #[error("a module cannot be used: {0}")]
     Module(String),
-    /// A package is not as it should be.
+    /// A package is not as expected.
     #[error("{0} cannot be used: {1}")]
     Package(PathBuf, String),
     /// An interpreter has not started.
     #[error("{0} does not start: {1}")]
     Start(&'static str, String),
-    /// It was made for another program or processor.
+    /// The runtime was made by another version of this program, or for another processor.
     #[error("it was made by another version of this program, or for another processor")]
     Outdated,
-    /// It is not as it was when it was made.
+    /// A file of the runtime is damaged.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// The engine's own words.
+    /// A message of the engine.
     #[error("the engine cannot use it: {0}")]
     Engine(String),
     /// A file cannot be read or written.
@@ -79,14 +79,14 @@ impl From<wasmtime::Error> for Error {
     }
 }
 
-/// Changes with everything that a runtime's folder depends on: the engine and its settings, what is in the
-/// interpreters' images, the processor. 16 hexadecimal digits.
+/// The key of a runtime, 16 hexadecimal digits. It changes with the engine and its settings, the processor, and our
+/// sources in the interpreters' images.
 pub fn key() -> String {
     let sources: Vec<_> = python::SOURCES.into_iter().chain(javascript::SOURCES).collect();
     engine_key(sources.join("\0").as_bytes())
 }
 
-/// Changes with the engine and its settings, the processor, and this.
+/// A key that changes with the engine and its settings, the processor, and `more`.
 fn engine_key(more: &[u8]) -> String {
     key_of(machine::engine(), more)
 }

@@ -1,14 +1,14 @@
-//! Giving up rights: after this the process can compute, and speak on what it has open, and no more.
+//! Giving up rights: afterwards the process can only compute, and use the descriptors that are open.
 //!
 //! ```text
-//! no core dumps, nobody may look into its memory, a bound on that
-//! no capabilities, and no program that could give it any
-//! landlock   no file can be opened, no port connected to or listened on, no signal sent to others, where the
-//!            kernel has it
-//! seccomp    system calls for memory, threads of its own, time, chance, and descriptors that are open
+//! limits     no core dumps, no access of other processes to its memory; memory, files and descriptors are limited
+//! privileges no capabilities, and no way to gain any by running a program
+//! landlock   no opening of files, no ports to connect to or listen on, no signals to other processes, if the kernel
+//!            supports it
+//! seccomp    only system calls for memory, own threads, time, random numbers, and descriptors that are open
 //! ```
 //!
-//! A guest has no system calls at all. This is for the day on which the engine itself has a fault.
+//! A guest has no system calls at all. This limits the damage if the engine itself has a bug.
 
 use std::io;
 
@@ -29,11 +29,11 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Descriptors that the agent may have open: its own, and those of long outputs.
+/// Most descriptors that the agent may have open: its own, and those of long outputs.
 const MAX_DESCRIPTORS: u64 = 64;
 
-/// Gives up all rights that the agent does not need. To be called before there is a second thread: what comes
-/// later inherits it. `most_memory` is in bytes, as is `most_file`, which bounds each file that it has open.
+/// Gives up all rights that the agent does not need. Must be called before there is a second thread, as later threads
+/// inherit the restrictions. `most_memory` is in bytes, as is `most_file`, which limits each file that it has open.
 pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
@@ -45,7 +45,7 @@ pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     ] {
         setrlimit(resource, most, most)?;
     }
-    // A file that would become larger is an error, and not the end.
+    // A write beyond the limit of a file fails, instead of ending the process by a signal.
     SigSet::from(Signal::SIGXFSZ).thread_block()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
@@ -56,7 +56,7 @@ pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// No file and no port, as far as the kernel can do that.
+/// Denies access to files and ports, as far as the kernel supports it.
 fn restrict_files() -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
     Ruleset::default()
@@ -69,7 +69,7 @@ fn restrict_files() -> Result<(), landlock::RulesetError> {
     Ok(())
 }
 
-/// The system calls that are left. What is not among them is not permitted (EPERM).
+/// The filters of system calls. Calls that are not allowed fail with EPERM, and `clone3` with ENOSYS.
 fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let thread = SeccompCondition::new(
@@ -88,24 +88,24 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         std::process::id().into(),
     )?;
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own])?]);
-    // Names for its threads and its memory, and nothing that would give it back what it has given up.
+    // Only to name threads and memory. Other options could give back rights.
     let options = [libc::PR_SET_NAME, libc::PR_SET_VMA].map(|option| {
         let option = u64::from(option.unsigned_abs());
         let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, option)?;
         SeccompRule::new(vec![is_it])
     });
     rules.insert(libc::SYS_prctl, options.into_iter().collect::<Result<_, _>>()?);
-    // To give back the room of a state that was replaced.
+    // Only to free the disk space of a state that was replaced.
     let hole = u64::from((libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).unsigned_abs());
     let is_hole = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, hole)?;
     rules.insert(libc::SYS_fallocate, vec![SeccompRule::new(vec![is_hole])?]);
-    // To be told which pages of its own memory were written.
+    // Only to find out which pages of its own memory were written.
     let ioctls = [crate::memory::PAGEMAP_SCAN, crate::memory::UFFDIO_REGISTER].map(|number| {
         let is_it = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
         SeccompRule::new(vec![is_it])
     });
     rules.insert(libc::SYS_ioctl, ioctls.into_iter().collect::<Result<_, _>>()?);
-    // Its flags lie in memory, where a filter cannot see them: whoever tries it is to use the older call.
+    // Its flags are in memory, which a filter cannot read. ENOSYS makes the C library use the older `clone`.
     rules.insert(libc::SYS_clone3, vec![]);
     let (refuse, allow) = (SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow);
     let allowed = SeccompFilter::new(rules, refuse, allow.clone(), arch)?;
@@ -117,9 +117,9 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
 
 const CLONE_THREAD: u64 = libc::CLONE_THREAD as u64;
 
-/// Those that need no condition.
+/// System calls that are allowed without a condition.
 const ALLOWED: &[libc::c_long] = &[
-    // Memory, of this process alone.
+    // Memory of this process only.
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_mremap,
@@ -127,7 +127,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_mprotect,
     libc::SYS_madvise,
     libc::SYS_membarrier,
-    // Descriptors that are open, and memory that is one.
+    // Descriptors that are open, and descriptors of memory.
     libc::SYS_read,
     libc::SYS_pread64,
     libc::SYS_readv,
@@ -144,7 +144,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_ftruncate,
     libc::SYS_fdatasync,
     libc::SYS_flock,
-    // Threads: to begin, to wait, to end.
+    // Threads: start, wait, end.
     libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -154,13 +154,13 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // Faults of guests, which are signals to the engine, and of its own.
+    // Signals, by which the engine receives faults of guests and its own.
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_restart_syscall,
-    // Time and chance.
+    // Time and random numbers.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn no_signal_reaches_another_process_and_no_right_comes_back() {
-        // Filters hold for the thread that has put them on.
+        // Filters apply to the thread that installs them.
         let locked = thread::spawn(|| {
             for filter in filters().expect("filters") {
                 apply_filter(&filter).expect("put on");
@@ -190,7 +190,7 @@ mod tests {
             let deliver = |process: Pid, thread: Pid| {
                 let (process, thread) = (process.as_raw(), thread.as_raw());
                 #[expect(unsafe_code, reason = "no safe function reaches other processes")]
-                // SAFETY: nothing is passed but numbers, and the signal 0 does nothing.
+                // SAFETY: only numbers are passed, and signal 0 has no effect.
                 let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
                 Errno::result(sent).map(drop)
             };

@@ -1,7 +1,7 @@
-//! A guest that runs: an instance of a module, and the bounds of its calls.
+//! A running guest: an instance of a module, and the limits of its calls.
 //!
-//! A call goes on in slices of some half a millisecond. Between two of them its deadline and its switch are
-//! looked at, so that fuel is all that its code is instrumented with (docs: `Store::fuel_async_yield_interval`).
+//! A call runs in slices of about half a millisecond. Its deadline and its switch are checked between two slices, so
+//! that its code is instrumented with fuel only (see `Store::fuel_async_yield_interval`).
 
 use std::{
     pin::pin,
@@ -29,26 +29,26 @@ use crate::{
 /// Instructions of a slice.
 const SLICE: u64 = 1_000_000;
 
-/// Bytes of stack for a guest's calls in one another: Python stops itself long before that.
+/// Bytes of stack for nested calls of a guest. Python's own limit is far below.
 const STACK: usize = 16 << 20;
 
-/// Bytes of stack that functions of ours have, which guests call.
+/// Bytes of stack for our functions that guests call.
 const OWN_STACK: usize = 2 << 20;
 
-/// Tables that a module may have: compilers make one.
+/// Most tables of a module. Compilers make one.
 const MAX_TABLES: usize = 16;
 
-/// Instructions of a call that nobody has bounded.
+/// Instructions of a call without a limit.
 const UNBOUNDED: u64 = u64::MAX / 4;
 
-/// Signals that would end a process of which the stack is used up, and one that gives up.
+/// Signals that end a native process after a fault such as a stack overflow, and after `abort`.
 const FAULT: i32 = 11;
 const ABORT: i32 = 6;
 
-/// How interpreters are compiled and run. The same for whoever compiles and whoever runs.
+/// The engine of interpreters, with the same settings for compiling and running.
 pub(crate) fn engine() -> wasmtime::Result<Engine> {
     let mut config = settings();
-    // Images are mapped by us.
+    // We map images over memories ourselves.
     config
         .memory_init_cow(false)
         .memory_reservation(RESERVED as u64)
@@ -56,10 +56,10 @@ pub(crate) fn engine() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// The same of programs that begin anew with each call.
+/// The engine of tools, whose programs start anew with each call.
 pub(crate) fn tool_engine() -> wasmtime::Result<Engine> {
     let mut config = settings();
-    // More than one memory would each be as large as the one that is bounded.
+    // A tool has one memory, whose size is limited.
     config.wasm_multi_memory(false);
     Engine::new(&config)
 }
@@ -89,7 +89,7 @@ impl Switch {
     }
 }
 
-/// What a call may use.
+/// The limits of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bounds {
     pub(crate) deadline: Option<Instant>,
@@ -97,25 +97,25 @@ pub(crate) struct Bounds {
     pub(crate) fuel: Option<u64>,
 }
 
-/// Why a call did not return.
+/// The reason why a call did not return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Halt {
     /// The guest ended itself, with this code.
     Exit(u32),
-    /// It has used all its instructions.
+    /// The guest has used all its instructions.
     OutOfFuel,
-    /// Its time is over.
+    /// The deadline has passed.
     Deadline,
-    /// Its switch was thrown.
+    /// The switch was thrown.
     Killed,
-    /// It has given up, as `abort` does.
+    /// The guest aborted.
     Abort,
-    /// A fault, in wasmtime's words.
+    /// A fault, with wasmtime's message.
     Trap(String),
 }
 
 impl Halt {
-    /// What whoever asked for the call is told, if the guest was denied memory or not.
+    /// The end that is reported for the call. `was_denied` says whether the guest was denied memory.
     pub(crate) fn end(&self, was_denied: bool) -> End {
         match self {
             Self::Exit(code) => End::Exited { code: (code & 0xff).cast_signed() },
@@ -129,7 +129,7 @@ impl Halt {
     }
 }
 
-/// What a guest's calls reach, and may use.
+/// The data of a guest: its process, files and limits.
 pub(crate) struct Guest {
     pub(crate) process: Process,
     files: Arc<Mutex<FileSystem>>,
@@ -137,14 +137,14 @@ pub(crate) struct Guest {
     start: Instant,
     bounds: Bounds,
     most_memory: usize,
-    /// Bytes that it has for itself: of its memory, of its tables, and of what the engine keeps of its exceptions.
+    /// Bytes that count towards its limit: of its memory, its tables, and the engine's records of its exceptions.
     held: usize,
-    /// It has asked for more than it may have.
+    /// It was denied memory beyond its limit.
     pub(crate) was_denied: bool,
 }
 
 impl Guest {
-    /// One with these files, and at most so many bytes of memory.
+    /// A guest with these files, and at most `most_memory` bytes of memory.
     pub(crate) fn new(process: Process, files: Arc<Mutex<FileSystem>>, most_memory: usize) -> Self {
         Self {
             process,
@@ -158,7 +158,7 @@ impl Guest {
         }
     }
 
-    /// Whether it may have so many bytes more.
+    /// Counts `more` bytes, if they are within the limit. Returns whether they are.
     fn grow(&mut self, more: usize) -> bool {
         let held = self.held.saturating_add(more);
         let is_too_much = held > self.most_memory;
@@ -213,7 +213,7 @@ impl ResourceLimiter for Guest {
     }
 }
 
-/// Links a module with all that guests are offered, so that instances of it can be made.
+/// Links a module with all functions that guests can import, so that instances of it can be made.
 pub(crate) fn prelink(
     engine: &Engine,
     module: &Module,
@@ -225,7 +225,7 @@ pub(crate) fn prelink(
     linker.instantiate_pre(module)
 }
 
-/// An instance.
+/// An instance of a module.
 pub(crate) struct Machine {
     store: Store<Guest>,
     instance: Instance,
@@ -234,14 +234,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes an instance. Nothing of its code has run, but for what a module has run when it is made.
+    /// Makes an instance. None of its code has run except the module's start function.
     pub(crate) fn new(pre: &InstancePre<Guest>, guest: Guest) -> wasmtime::Result<Self> {
         let made = Self::within(pre, guest, Bounds::default());
         made.map_err(|(halt, _)| wasmtime::format_err!("no instance: {halt:?}"))
     }
 
-    /// The same where that, too, is bounded. What bounds it bounds what follows. Where it halts it is told whether
-    /// the module has asked for more memory than it may have.
+    /// Makes an instance within limits, which also apply to its calls. If it halts, the error says whether the module
+    /// was denied memory.
     pub(crate) fn within(
         pre: &InstancePre<Guest>,
         guest: Guest,
@@ -281,23 +281,23 @@ impl Machine {
         self.store.data_mut()
     }
 
-    /// What it has open.
+    /// Its open files.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         &self.store.data().process.descriptors
     }
 
-    /// Has its own copies made of these pages, by their numbers.
+    /// Makes private copies of the pages with these numbers, by writing to them.
     pub(crate) fn touch(&mut self, pages: &[u32]) {
         let bytes = self.bytes_mut();
         for page in pages {
             if let Some(byte) = bytes.get_mut(*page as usize * PAGE) {
-                // Written, whatever the compiler thinks of it.
+                // `black_box` makes the compiler keep this write.
                 *byte = std::hint::black_box(*byte);
             }
         }
     }
 
-    /// Where its memory is, and bytes of it.
+    /// Address and size of its memory, in bytes.
     pub(crate) fn extent(&self) -> (*mut u8, usize) {
         (self.memory.data_ptr(&self.store), self.memory.data_size(&self.store))
     }
@@ -307,12 +307,12 @@ impl Machine {
         self.memory.data(&self.store)
     }
 
-    /// The same, to be changed.
+    /// Its memory, writable.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.memory.data_mut(&mut self.store)
     }
 
-    /// Makes its memory at least so large, in bytes.
+    /// Grows its memory to at least `size` bytes.
     pub(crate) fn grow_to(&mut self, size: usize) -> wasmtime::Result<()> {
         const WASM_PAGE: usize = 64 << 10;
         let missing = size.saturating_sub(self.extent().1).div_ceil(WASM_PAGE) as u64;
@@ -332,13 +332,13 @@ impl Machine {
             Val::I64(value) => value.cast_unsigned(),
             Val::F32(bits) => u64::from(bits),
             Val::F64(bits) => bits,
-            // There is no way to keep what these refer to, and no guest of ours has any.
+            // References cannot be saved, and our guests have none.
             _ => 0,
         };
         self.globals.iter().map(value).collect()
     }
 
-    /// Sets them.
+    /// Sets the values of its mutable globals.
     pub(crate) fn set_globals(&mut self, values: &[u64]) -> wasmtime::Result<()> {
         #[expect(clippy::cast_possible_truncation, reason = "it was so wide when it was taken")]
         for (global, value) in self.globals.iter().zip(values) {
@@ -354,12 +354,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Bounds what follows, until it is done again.
+    /// Sets the limits of the calls that follow.
     pub(crate) fn bound(&mut self, bounds: Bounds) {
         bound(&mut self.store, bounds);
     }
 
-    /// Says why it has to leave off, if it has to.
+    /// Returns an error if it must stop: its switch was thrown or its deadline has passed.
     pub(crate) fn check(&mut self) -> Result<(), Halt> {
         let Bounds { deadline, switch, .. } = &self.guest().bounds;
         if switch.is_thrown() {
@@ -377,7 +377,7 @@ impl Machine {
         self.instance.get_func(&mut self.store, name).is_some()
     }
 
-    /// Calls a function that takes and gives numbers of 32 bits; 0 where it gives none.
+    /// Calls a function that takes and returns 32-bit numbers. If it returns none, the result is 0.
     pub(crate) fn call(&mut self, name: &str, args: &[i32]) -> Result<i32, Halt> {
         let function = self.instance.get_func(&mut self.store, name);
         let function = function.ok_or_else(|| Halt::Trap(format!("no function {name}")))?;
@@ -398,7 +398,7 @@ fn bound(store: &mut Store<Guest>, bounds: Bounds) {
     store.data_mut().bounds = bounds;
 }
 
-/// Goes on with what a guest does, slice by slice, for as long as it may.
+/// Runs a call slice by slice, until it ends or reaches a limit.
 fn drive<T>(work: impl Future<Output = T>, bounds: &Bounds) -> Result<T, Halt> {
     let mut work = pin!(work);
     loop {

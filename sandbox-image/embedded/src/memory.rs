@@ -1,5 +1,5 @@
-//! The memory of guests: reserved by us, so that an image can be mapped over it, and so that it can be told which
-//! of its pages a guest has written.
+//! The memory of guests. We reserve it ourselves, so that an image can be mapped over it, and so that the pages that a
+//! guest has written can be found.
 //!
 //! ```text
 //! 0 ............... size ................................ 4 GiB ... guard
@@ -31,32 +31,32 @@ use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
 use crate::machine::Machine;
 
-/// Bytes of a page of this machine, as `pagemap` counts them.
+/// Bytes of a page of this machine, the unit of `pagemap`.
 pub(crate) const PAGE: usize = 4096;
 
-/// Bytes that are reserved for a memory of 32-bit addresses.
+/// Bytes of address space that are reserved for a memory with 32-bit addresses.
 pub(crate) const RESERVED: usize = 4 << 30;
 
-/// Makes memories.
+/// Creates the memories of guests.
 #[derive(Debug)]
 pub(crate) struct Creator;
 
-/// A stretch of addresses of which the start may be used.
+/// A reserved range of addresses, whose start is accessible.
 struct Reserved {
     base: NonNull<c_void>,
-    /// Bytes that are mapped, guard included.
+    /// Bytes that are mapped, including the guard.
     mapped: usize,
-    /// Bytes that the guest has.
+    /// Bytes that are accessible to the guest.
     size: AtomicUsize,
 }
 
-// Safety: the addresses belong to this value alone, and the pointer is no more than a number.
+// Safety: this value alone owns the addresses, and never dereferences the pointer.
 unsafe impl Send for Reserved {}
-// Safety: as above; whoever shares it can only ask for numbers.
+// Safety: as above; a shared reference gives access to numbers only.
 unsafe impl Sync for Reserved {}
 
-// Safety: `new_memory` gives what it is asked for, and no less than wasmtime relies upon: the guard included, none
-// of which can be accessed, at an address that never changes.
+// Safety: `new_memory` returns a memory of at least the requested sizes, with an inaccessible guard, at an address that
+// never changes, as wasmtime requires.
 unsafe impl MemoryCreator for Creator {
     fn new_memory(
         &self,
@@ -69,7 +69,7 @@ unsafe impl MemoryCreator for Creator {
         let capacity = reserved.unwrap_or(RESERVED).max(minimum);
         let mapped = NonZeroUsize::new(capacity + guard).ok_or("no memory was asked for")?;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        // Safety: it is new and belongs to nobody.
+        // Safety: the mapping is new, so nothing else uses its addresses.
         let base = unsafe { mmap_anonymous(None, mapped, ProtFlags::PROT_NONE, flags) }
             .map_err(|error| format!("no room for a guest's memory: {error}"))?;
         let mut memory = Reserved { base, mapped: mapped.get(), size: AtomicUsize::new(0) };
@@ -78,7 +78,7 @@ unsafe impl MemoryCreator for Creator {
     }
 }
 
-// Safety: what is said of its size is so, and the address never changes.
+// Safety: the reported size is correct, and the address never changes.
 unsafe impl LinearMemory for Reserved {
     fn byte_size(&self) -> usize {
         self.size.load(Ordering::Relaxed)
@@ -91,9 +91,9 @@ unsafe impl LinearMemory for Reserved {
     fn grow_to(&mut self, size: usize) -> wasmtime::Result<()> {
         let old = self.byte_size();
         if size > old {
-            // Safety: wasmtime asks for no more than what is reserved.
+            // Safety: wasmtime requests no more than the reserved size.
             let start = unsafe { self.base.add(old) };
-            // Safety: as above; nobody has any of it yet.
+            // Safety: as above; the new part is not in use yet.
             unsafe { mprotect(start, size - old, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE) }
                 .map_err(|error| wasmtime::format_err!("no memory: {error}"))?;
         }
@@ -108,13 +108,12 @@ unsafe impl LinearMemory for Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // Safety: it was mapped so, and nobody has it any more.
+        // Safety: this range was mapped as such, and is no longer in use.
         let _ = unsafe { munmap(self.base, self.mapped) };
     }
 }
 
-/// Puts the contents of a file, of so many bytes, over the start of a guest's memory, to be written to without the
-/// file noticing.
+/// Maps `len` bytes of a file over the start of a guest's memory. Writes to the memory do not change the file.
 pub(crate) fn map_over(
     machine: &mut Machine,
     file: &File,
@@ -128,37 +127,37 @@ pub(crate) fn map_over(
     let Some(len) = NonZeroUsize::new(len) else { return Ok(()) };
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // Safety: the addresses are those of a memory that `Creator` has made, which nobody refers to while `machine`
-    // is borrowed, and guests bear whatever it holds.
+    // Safety: the addresses are those of a memory of `Creator`, to which no reference exists while `machine` is
+    // borrowed, and any contents are valid for a guest.
     unsafe { mmap(NonZeroUsize::new(base as usize), len, access, flags, file.as_fd(), 0) }
         .map_err(|error| wasmtime::format_err!("an image that cannot be mapped: {error}"))?;
     watch.over(base as u64, RESERVED as u64);
     Ok(())
 }
 
-/// Has the kernel remember which pages of a memory are written after they were protected: asynchronous write
-/// protection of userfaultfd (Linux 6.7), for which nobody has to listen.
+/// Makes the kernel record which pages of a memory are written after they were protected: asynchronous write
+/// protection of userfaultfd (Linux 6.7), which needs no handler of its events.
 #[derive(Debug)]
 pub(crate) struct Watch(Option<OwnedFd>);
 
 impl Watch {
-    /// Not possible any more once the system call for it is not allowed. Where the kernel cannot do it, all pages
-    /// that ever were written count as written.
+    /// Must be called while the system call for it is still allowed. If the kernel does not support it, all pages that
+    /// were ever written count as written.
     pub(crate) fn open() -> Self {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-        // Safety: nothing is registered with it but memories of guests.
+        // Safety: only memories of guests are registered with it.
         let Ok(watch) = (unsafe { userfaultfd(flags) }) else { return Self(None) };
         let mut api = Agreement { api: UFFD_API, features: WP_ASYNC, ioctls: 0 };
-        // Safety: it reads and writes what it is given.
+        // Safety: it reads and writes `api` only.
         let agreed = unsafe { uffdio_api(watch.as_raw_fd(), &raw mut api) };
         Self(agreed.is_ok().then_some(watch))
     }
 
-    /// Watches over so many bytes of memory from there on.
+    /// Watches `len` bytes of memory from `start` on.
     fn over(&self, start: u64, len: u64) {
         let Some(watch) = &self.0 else { return };
         let mut register = Register { start, len, mode: MODE_WP, ioctls: 0 };
-        // Safety: it reads and writes what it is given, and changes nothing of what the memory holds.
+        // Safety: it reads and writes `register` only, and does not change the contents of the memory.
         let _ = unsafe { uffdio_register(watch.as_raw_fd(), &raw mut register) };
     }
 }
@@ -181,7 +180,7 @@ struct Register {
 }
 
 const UFFD_API: u64 = 0xaa;
-/// Only what user code does is watched, which any user may ask for.
+/// Watches accesses of user code only, which needs no privilege.
 const USER_MODE_ONLY: u32 = 1;
 const WP_ASYNC: u64 = 1 << 15;
 const MODE_WP: u64 = 1 << 1;
@@ -189,34 +188,33 @@ const MODE_WP: u64 = 1 << 1;
 nix::ioctl_readwrite!(uffdio_api, 0xaa, 0x3f, Agreement);
 nix::ioctl_readwrite!(uffdio_register, 0xaa, 0x00, Register);
 
-/// The number of the call that watches over more, by which a filter knows it.
+/// The number of the `ioctl` that registers memory, for the filter of system calls.
 pub(crate) const UFFDIO_REGISTER: u64 =
     nix::request_code_readwrite!(0xaa, 0x00, size_of::<Register>());
 
-/// A view of a file that nobody changes: those of a runtime's folder, which is its owner's alone.
+/// Maps a file that does not change, such as those of a runtime's folder, which only its owner can write to.
 pub(crate) fn map(file: &File) -> io::Result<memmap2::Mmap> {
-    // Safety: what could change it could as well replace this program, and would harm nobody but its own user.
+    // Safety: only this program's own user can change the file, and could as well replace the program.
     unsafe { memmap2::Mmap::map(file) }
 }
 
 /// Loads a module that `wasmtime` has compiled.
 pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<wasmtime::Module> {
-    // Safety: it is native code, as this program is, from a folder that only its user can write to; that is looked
-    // at before.
+    // Safety: it is native code from a folder that only this program's user can write to, which is checked before.
     unsafe { wasmtime::Module::deserialize_file(engine, path) }
 }
 
-/// Tells which pages of this process are its own (Linux, Documentation/admin-guide/mm/pagemap).
+/// Finds the private and the written pages of this process (Linux, Documentation/admin-guide/mm/pagemap).
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
     found: Vec<Found>,
-    /// The kernel can look for them itself (Linux 6.7).
+    /// The kernel can search for pages itself (Linux 6.7).
     can_scan: bool,
     entries: Vec<u8>,
 }
 
-/// `struct page_region`: pages in a row, by their addresses.
+/// `struct page_region`: consecutive pages, by their addresses.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 struct Found {
@@ -233,7 +231,7 @@ struct Scan {
     flags: u64,
     start: u64,
     end: u64,
-    /// Where it left off, as there was no room for more.
+    /// Address at which the scan stopped because `vec` was full.
     walk_end: u64,
     vec: u64,
     vec_len: u64,
@@ -250,7 +248,7 @@ const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO: u64 = 1 << 5;
 
-/// Pages of these categories.
+/// A selection of pages: in none of the categories `not`, in each of `all`, and in at least one of `any`.
 #[derive(Debug, Clone, Copy)]
 struct Which {
     not: u64,
@@ -258,40 +256,41 @@ struct Which {
     any: u64,
 }
 
-/// Of no file, not the page of zeros that all share, and there or swapped out.
+/// Private pages: not of a file, not the shared page of zeros, and present or swapped out.
 const PRIVATE: Which = Which { not: FILE | ZERO, all: 0, any: PRESENT | SWAPPED };
-/// The kernel need not look what they are of, which is faster. Those that were only read are among them at first.
+/// Pages written since they were protected. The kernel does not look up what they belong to, which is faster. Before
+/// the first protection, this includes pages that were only read.
 const WATCHED: Which = Which { not: 0, all: WRITTEN, any: PRESENT | SWAPPED };
-/// Of a file: as it is there.
+/// Pages that are still those of a file, because they were only read.
 const READ: Which = Which { not: 0, all: WRITTEN | FILE, any: PRESENT };
 
-/// Pages of which that many may be new.
+/// Most pages that are returned as written without protecting those that were only read.
 const MANY: usize = 2048;
 
-/// `PM_SCAN_WP_MATCHING` and `PM_SCAN_CHECK_WPASYNC`: protects what is found, where that can be.
+/// `PM_SCAN_WP_MATCHING` and `PM_SCAN_CHECK_WPASYNC`: protects the pages that are found, if they can be protected.
 const PROTECT: u64 = 1 << 0 | 1 << 1;
 
-/// Rows of pages that are found at a time.
+/// Most rows of pages that one scan returns.
 const MAX_FOUND: usize = 1024;
 
 nix::ioctl_readwrite!(pagemap_scan, b'f', 16, Scan);
 
-/// The number of that call, by which a filter knows it.
+/// The number of the `ioctl` that scans pages, for the filter of system calls.
 pub(crate) const PAGEMAP_SCAN: u64 = nix::request_code_readwrite!(b'f', 16, size_of::<Scan>());
 
 impl Pages {
-    /// Opens the file. Not possible any more once nothing can be opened.
+    /// Opens `pagemap`. Must be called while files can still be opened.
     pub(crate) fn open() -> io::Result<Self> {
         let file = File::open("/proc/self/pagemap")?;
         Ok(Self { file, found: vec![Found::default(); MAX_FOUND], can_scan: true, entries: vec![] })
     }
 
-    /// The numbers of pages from an address on that are private: written since they were mapped.
+    /// The numbers of the private pages from an address on: those written since they were mapped.
     pub(crate) fn private(&mut self, base: *const u8, len: usize) -> io::Result<Vec<u32>> {
         self.find(base, len, PRIVATE)
     }
 
-    /// All that may have been written since they were [protected](Self::protect), if they were.
+    /// The numbers of the pages that may have been written since they were [protected](Self::protect), or mapped.
     pub(crate) fn written(&mut self, base: *const u8, len: usize) -> io::Result<Vec<u32>> {
         let mut found = self.find(base, len, WATCHED)?;
         if found.len() > MANY {
@@ -302,13 +301,13 @@ impl Pages {
         Ok(found)
     }
 
-    /// Has the kernel tell of these pages, in ascending order, only when they have been written again. Where it cannot,
-    /// it tells of them whenever it is asked.
+    /// Protects these pages, given in ascending order: [`written`](Self::written) returns them only if they are written
+    /// again. If the kernel does not support that, they are always returned.
     pub(crate) fn protect(&self, base: *const u8, pages: &[u32]) {
         let address = |page: u32| base as u64 + u64::from(page) * PAGE as u64;
         for row in pages.chunk_by(|page, next| page + 1 == *next) {
             let (Some(first), Some(last)) = (row.first(), row.last()) else { continue };
-            // With nothing to write to it takes all that lies there, whatever it is.
+            // Without an output buffer, the kernel protects all pages of the range.
             let mut scan = Scan {
                 size: size_of::<Scan>() as u64,
                 flags: PROTECT,
@@ -317,7 +316,7 @@ impl Pages {
                 category_mask: WRITTEN,
                 ..Scan::default()
             };
-            // Safety: it writes to nothing but `scan`.
+            // Safety: it writes to `scan` only.
             let _ = unsafe { pagemap_scan(self.file.as_raw_fd(), &raw mut scan) };
         }
     }
@@ -326,7 +325,7 @@ impl Pages {
         if self.can_scan {
             match self.scan(base as u64, len, which, 0) {
                 Ok(found) => return Ok(found),
-                // An older kernel, or what stands for one.
+                // An older kernel, or an emulated one.
                 Err(_) => self.can_scan = false,
             }
         }
@@ -349,7 +348,7 @@ impl Pages {
             ..Scan::default()
         };
         while scan.start < end {
-            // Safety: it writes to `found`, which has room for what it is told, and to `scan` itself.
+            // Safety: it writes to `found`, which has `vec_len` elements, and to `scan` only.
             let rows = unsafe { pagemap_scan(self.file.as_raw_fd(), &raw mut scan) }?;
             let rows = self.found.get(..usize::try_from(rows).unwrap_or(0)).unwrap_or(&[]);
             let number = |address: u64| u32::try_from((address - base) / PAGE as u64);
@@ -371,7 +370,7 @@ impl Pages {
     fn read(&mut self, base: u64, len: usize) -> io::Result<Vec<u32>> {
         self.entries.resize(len / PAGE * 8, 0);
         self.file.read_exact_at(&mut self.entries, (base / PAGE as u64) * 8)?;
-        // Present and not of a file or shared, or swapped out.
+        // Present and neither of a file nor shared, or swapped out.
         let is_private = |top: u8| top & 0xa0 == 0x80 || top & 0x40 != 0;
         let tops = self.entries.iter().skip(7).step_by(8);
         let private = tops.enumerate().filter(|(_, top)| is_private(**top));
@@ -388,7 +387,7 @@ mod tests {
         const COUNT: usize = 3 * MANY;
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(&vec![7; COUNT * PAGE], 0).expect("written");
-        // Safety: nobody else has the file.
+        // Safety: nothing else uses the file.
         let mut memory = unsafe { memmap2::MmapOptions::new().map_copy(&file) }.expect("memory");
         let base = memory.as_ptr();
         let watch = Watch::open();
@@ -408,7 +407,7 @@ mod tests {
         let found = pages.written(base, COUNT * PAGE).expect("found");
         let private = pages.private(base, COUNT * PAGE).expect("found");
         assert_eq!(private, [3, 4, 5, 100, last]);
-        // An older kernel tells of all that are private.
+        // An older kernel reports all private pages.
         assert!(found == [4, 5, 100, last] || found == private, "{found:?}");
     }
 
@@ -423,7 +422,7 @@ mod tests {
         let mut pages = Pages::open().expect("Linux");
         let base = memory.as_ptr() as u64;
         assert!(pages.read(base, COUNT * PAGE).expect("read") == written);
-        // Where the kernel cannot, the other way is taken.
+        // If the kernel cannot scan, `private` reads the entries.
         if let Ok(found) = pages.scan(base, COUNT * PAGE, PRIVATE, 0) {
             assert!(found == written, "{} and not {}", found.len(), written.len());
         }

@@ -1,8 +1,8 @@
-//! What is changed in a guest's module before it is compiled, so that the state of an instance can be taken and
-//! put back: its mutable globals are exported, and its memory starts empty.
+//! Changes to a guest's module before it is compiled, so that the state of an instance can be saved and restored: its
+//! mutable globals are exported, and its memory starts empty.
 //!
-//! The initial contents of the memory are given apart. They are written once, when the image is made, and come
-//! with the image from then on.
+//! The initial contents of the memory are returned separately. They are written once, when the image is made, and are
+//! part of the image from then on.
 
 use wasm_encoder::{
     ConstExpr, DataSection, ExportKind, ExportSection, Module, RawSection, reencode::Reencode,
@@ -14,16 +14,16 @@ use crate::Error;
 /// Prefix of the names under which globals are exported.
 pub(crate) const GLOBAL: &str = "llm-sandbox:global:";
 
-/// A module as it is compiled.
+/// A module that is ready to be compiled.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The module.
     pub(crate) wasm: Vec<u8>,
-    /// What its memory is to hold before its first call: offsets and bytes.
+    /// The initial contents of its memory: offsets and bytes.
     pub(crate) data: Vec<(u32, Vec<u8>)>,
 }
 
-/// Exports the mutable globals of a module, and takes its data out.
+/// Exports the mutable globals of a module, and extracts its data.
 pub(crate) fn prepare(wasm: &[u8]) -> Result<Prepared, Error> {
     let mut module = Module::new();
     let mut data = vec![];
@@ -85,7 +85,7 @@ pub(crate) fn prepare(wasm: &[u8]) -> Result<Prepared, Error> {
     Ok(Prepared { wasm: module.finish(), data })
 }
 
-/// The number that an expression gives.
+/// The value of a constant expression.
 fn constant(expression: &wasmparser::ConstExpr<'_>) -> Result<u32, Error> {
     match expression.get_operators_reader().read().map_err(malformed)? {
         Operator::I32Const { value } => Ok(value.cast_unsigned()),

@@ -1,6 +1,6 @@
-//! Python in a guest: the package's functions, and ours in it (guest/python.py).
+//! Python in a guest: calls the package's functions, and ours in it (guest/python.py).
 //!
-//! A turn is a text that the interpreter runs between two calls; ours are one line each.
+//! A turn is a text that the interpreter runs. Each call of our functions is a turn of one line.
 
 use std::sync::OnceLock;
 
@@ -16,22 +16,22 @@ use crate::{
     wasi::Process,
 };
 
-/// Where the interpreter looks for its files: an archive, which in the guest's tree is a file.
+/// Path of the archive in which the interpreter finds its files. It is one file of the guest's tree.
 pub(crate) const ARCHIVE: &str = "/usr/local/lib/python315.zip";
 
-/// Where matplotlib looks for its own, beneath the archive.
+/// Folder within the archive in which matplotlib looks for its data.
 const CHARTS: &str = "/usr/local/lib/python315.zip/matplotlib/mpl-data";
 
-/// Where these are.
+/// Folder that holds matplotlib's data.
 pub(crate) const CHART_DATA: &str = "/usr/local/share/matplotlib";
 
-/// Where libraries are that were added to the package's.
+/// Folder of the libraries that are added to those of the package.
 pub(crate) const LIBRARIES: &str = "/usr/local/lib/site-packages";
 
-/// Where fonts are that were added.
+/// Folder of added fonts.
 pub(crate) const FONTS: &str = "/usr/local/share/fonts";
 
-/// Name under which our functions are known in the guest.
+/// Name of our module in the guest.
 const OURS: &str = "_llm_sandbox";
 
 const SOURCE: &str = include_str!("../guest/python.py");
@@ -41,23 +41,23 @@ const FIGURES: &str = include_str!("../../runtimes/python/sandbox_figures.py");
 const FONTS_SOURCE: &str = include_str!("../../runtimes/python/sandbox_fonts.py");
 const TQDM: &str = include_str!("../../runtimes/python/sandbox_tqdm.py");
 
-/// What a runtime's image depends on, besides the package.
+/// Our sources in a runtime's image, in addition to the package.
 pub(crate) const SOURCES: [&str; 6] = [SOURCE, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM];
 
-/// What our function says of a program or cell.
+/// The report of our function on a program or cell.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Told {
     /// Its exit code.
     pub(crate) code: i32,
-    /// What is known besides.
+    /// Further facts.
     pub(crate) facts: Facts,
-    /// Start and end of the text of its value, a character for each byte, and how many bytes there were.
+    /// Start and end of its value's text, with one character for each byte, and the number of bytes of the whole text.
     result: Option<(String, String, u64)>,
 }
 
 impl Told {
-    /// An exit code, and the text of a value.
+    /// A report with an exit code and the text of a value.
     pub(crate) fn new(code: i32, text: Option<&str>) -> Self {
         let latin = |bytes: Vec<u8>| bytes.into_iter().map(char::from).collect();
         let result = text.map(|text| {
@@ -67,12 +67,12 @@ impl Told {
         Self { code, facts: Facts::default(), result }
     }
 
-    /// Where nothing was told that can be read.
+    /// The report that replaces one that cannot be read.
     pub(crate) fn failed() -> Self {
         Self { code: 1, ..Self::default() }
     }
 
-    /// The text of its value, as a reply has it.
+    /// The text of its value, in the form of a reply.
     pub(crate) fn result(&self) -> Option<(Captured, Vec<u8>)> {
         let (head, tail, total) = self.result.as_ref()?;
         let bytes = |text: &str| -> Option<Vec<u8>> {
@@ -87,7 +87,7 @@ impl Told {
     }
 }
 
-/// A guest's side of the world before it has begun.
+/// The process of a new guest.
 pub(crate) fn process(files: &FileSystem) -> Process {
     let args = vec!["/usr/local/bin/python3".to_owned()];
     let env = [
@@ -105,7 +105,8 @@ pub(crate) fn process(files: &FileSystem) -> Process {
     Process::new(args, env.map(str::to_owned).to_vec(), folders)
 }
 
-/// Makes of an instance that nothing has run in what the image holds: modules loaded, functions of ours there.
+/// Turns a new instance into the one that becomes the image: loads modules and our functions. Returns what could not
+/// be loaded.
 pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     if machine.has("_initialize") {
         machine.call("_initialize", &[])?;
@@ -135,10 +136,10 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     serde_json::from_slice(&told).map_err(|_| Halt::Trap("the interpreter has not started".into()))
 }
 
-/// The time zone of programs, once the server has named one.
+/// The time zone of programs, if the server has set one.
 static TIMEZONE: OnceLock<String> = OnceLock::new();
 
-/// Has programs live in this time zone. The first one stays.
+/// Sets the time zone of programs. Only the first call has an effect.
 pub(crate) fn set_timezone(name: String) {
     let _ = TIMEZONE.set(name);
 }
@@ -153,20 +154,20 @@ pub(crate) fn cell(machine: &mut Machine, text: &str) -> Result<Option<Told>, Ha
     told(machine, "cell", &[Some(text), TIMEZONE.get().map(String::as_str)])
 }
 
-/// Tells what the interpreter holds.
+/// Reports the variables of the interpreter.
 pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
     told(machine, "look", &[])
 }
 
-/// Has a function of ours do something, and reads what it tells; `None` if that cannot be read, as user code may
-/// have had a hand in it.
+/// Calls one of our functions and reads its report; `None` if that cannot be read, because user code may have changed
+/// it.
 fn told<T: DeserializeOwned>(
     machine: &mut Machine,
     function: &str,
     texts: &[Option<&str>],
 ) -> Result<Option<T>, Halt> {
     let report = machine.guest().process.report_descriptor();
-    // A text in JSON is one in Python.
+    // A JSON string is also a Python string.
     let quoted = |text| serde_json::to_string(text).expect("texts serialize");
     let texts = texts.iter().map(|text| text.map_or_else(|| "None".into(), quoted) + ", ");
     let texts: String = texts.collect();
@@ -175,7 +176,7 @@ fn told<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&told).ok())
 }
 
-/// Has the interpreter run a text. What it returns is 0, 1 after an exception, and more for an exit.
+/// Runs a text in the interpreter. Returns 0, or 1 after an exception, or more after an exit.
 fn turn(machine: &mut Machine, text: &str) -> Result<i32, Halt> {
     let len =
         i32::try_from(text.len()).map_err(|_| Halt::Trap("a text that is too long".into()))?;

@@ -1,15 +1,15 @@
-//! Random bytes by the system call itself. What looks for a function of the C library at run time, as the crate
-//! getrandom does, finds none in a static program, and opens a device instead, which a locked down process cannot.
+//! Random bytes by the system call itself. The crate getrandom looks for a function of the C library at run time. In a
+//! static program it finds none and opens a device instead, which a locked down process cannot.
 
 use rustix::{
     io::{self, Errno},
     rand::{GetRandomFlags, getrandom},
 };
 
-/// Fills all of it.
+/// Fills a buffer with random bytes.
 ///
 /// # Errors
-/// If the kernel has no such call.
+/// If the kernel does not have the system call.
 pub(crate) fn fill(mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match getrandom(&mut *bytes, GetRandomFlags::empty()) {

@@ -1,4 +1,4 @@
-//! A runtime that has been made: its files opened, before the process gives up the right to open any.
+//! An installed runtime, whose files are opened before the process gives up the right to open files.
 
 use std::{
     fs::{self, File},
@@ -19,29 +19,29 @@ use crate::{
     wasi::Process,
 };
 
-/// What a runtime offers.
+/// The description of an interpreter of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Of the language, such as `python`.
+    /// Name of the language, such as `python`.
     pub name: String,
-    /// Of the interpreter.
+    /// Version of the interpreter.
     pub version: String,
-    /// The file of its WebAssembly module, as its package calls it.
+    /// Name of its WebAssembly module's file in its package.
     pub module: String,
     /// Names and versions of libraries.
     pub libraries: Vec<(String, String)>,
 }
 
-/// What there is in a runtime's folder.
+/// The manifest of a runtime's folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// What it was made by and for.
+    /// [`key`](crate::key) of the program that made it, and of its processor.
     pub(crate) key: String,
-    /// Python, JavaScript.
+    /// The interpreters, in the order of [`Language::ALL`].
     pub(crate) heads: Vec<Head>,
 }
 
-/// An interpreter.
+/// An interpreter in a manifest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) image: ImageHead,
@@ -52,7 +52,7 @@ impl Manifest {
     /// The file's name.
     pub(crate) const FILE: &str = "runtime.json";
 
-    /// Reads that of a folder, if it is ours.
+    /// Reads the manifest of a folder, if it has this program's key.
     pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
         let manifest: Self = read_json(&folder.join(Self::FILE))?;
         if manifest.key != crate::key() {
@@ -67,7 +67,7 @@ fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, Error> {
     serde_json::from_slice(&bytes).map_err(|error| Error::Damaged(error.to_string()))
 }
 
-/// What interprets code.
+/// The language of an interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Python,
@@ -75,7 +75,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// All there are, as a manifest has them.
+    /// All languages, in the order of a manifest.
     pub(crate) const ALL: [Self; 2] = [Self::Python, Self::JavaScript];
 
     pub(crate) fn name(self) -> &'static str {
@@ -85,12 +85,12 @@ impl Language {
         }
     }
 
-    /// File of its code.
+    /// Name of the file with its compiled code.
     pub(crate) fn code(self) -> String {
         format!("{}.cwasm", self.name())
     }
 
-    /// File of its memory.
+    /// Name of the file with its image.
     pub(crate) fn image(self) -> String {
         format!("{}.image", self.name())
     }
@@ -102,7 +102,7 @@ impl Language {
         }
     }
 
-    /// Links its module with what it needs.
+    /// Links its module with the functions that it imports.
     pub(crate) fn prelink(
         self,
         engine: &Engine,
@@ -110,7 +110,7 @@ impl Language {
     ) -> wasmtime::Result<InstancePre<Guest>> {
         match self {
             Self::Python => machine::prelink(engine, module, |linker| {
-                // The door to whoever embeds the package: there is nobody behind it.
+                // The package imports this to call its host. We offer it no functions.
                 linker.func_wrap("host", "call", |_: i32, _: i32, _: i32, _: i32| -> i32 { -1 })?;
                 Ok(())
             }),
@@ -119,7 +119,7 @@ impl Language {
     }
 }
 
-/// Where each file of the interpreters is.
+/// The positions of the interpreters' files.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FileTable {
     /// Path, start and length.
@@ -130,7 +130,7 @@ impl FileTable {
     /// The file that holds them all.
     pub(crate) const BYTES: &str = "files.bin";
 
-    /// The file that says where each is.
+    /// The file that holds this table.
     pub(crate) const INDEX: &str = "files.json";
 
     pub(crate) fn load(folder: &Path) -> Result<Self, Error> {
@@ -149,21 +149,21 @@ impl FileTable {
     }
 }
 
-/// An interpreter that guests can be made of.
+/// An interpreter, from which guests are made.
 pub(crate) struct Interpreter {
     pub(crate) language: Language,
     pub(crate) pre: InstancePre<Guest>,
     pub(crate) image: Image,
 }
 
-/// All that sandboxes are made from.
+/// An opened runtime, from which sandboxes are made.
 pub(crate) struct Runtime {
     pub(crate) library: Arc<Library>,
     pub(crate) interpreters: Vec<Interpreter>,
 }
 
 impl Runtime {
-    /// Opens what is in a folder.
+    /// Opens the runtime in a folder.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let manifest = Manifest::read(folder)?;
         let library = Arc::new(Library::new(FileTable::load(folder)?.contents(folder)?));
@@ -179,10 +179,10 @@ impl Runtime {
     }
 }
 
-/// What the runtime in this folder offers.
+/// The descriptions of the interpreters of the runtime in this folder.
 ///
 /// # Errors
-/// If there is none, or it was made for another program or processor.
+/// If there is no runtime, or it was made by another version of this program, or for another processor.
 pub fn describe(folder: &Path) -> Result<Vec<Description>, Error> {
     let manifest = Manifest::read(folder)?;
     for language in Language::ALL {

@@ -1,13 +1,13 @@
-//! States of a guest: what its memory, globals and descriptors were between two calls.
+//! States of a guest: its memory, globals and descriptors between two calls.
 //!
 //! ```text
-//!   image       what every guest begins with, in a file, mapped by all
-//!     + pages   those that differ from it, each kept once however many states have it
+//!   image       the initial memory of every guest, in a file that all guests map
+//!     + pages   the pages that differ from it, each stored once for all states that have it
 //!   = state
 //! ```
 //!
-//! A state is taken by looking at the pages that the guest has written, and put back the same way. Where a
-//! memory has grown meanwhile a new instance takes over, as a memory cannot shrink.
+//! Taking a state copies the pages that the guest has written, and restoring it writes the pages that differ. If the
+//! memory has grown since, a new instance replaces the guest, as a memory cannot shrink.
 
 use std::{fs::File, io, sync::Arc};
 
@@ -20,36 +20,36 @@ use crate::{
     wasi::Descriptors,
 };
 
-/// Pages of a region, of which states share all that neither has changed.
+/// Pages in a region. States share all regions in which they do not differ.
 const REGION: usize = 256;
 
 /// A page.
 type Page = [u8; PAGE];
 
-/// What a page holds where nothing was ever written.
+/// The contents of a page that was never written.
 static ZEROS: Page = [0; PAGE];
 
-/// What every guest of a kind begins with.
+/// The initial state of all guests of one language.
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
     view: memmap2::Mmap,
     head: ImageHead,
-    /// Over the memories that begin with it.
+    /// Watches the memories that begin with it.
     watch: Watch,
 }
 
-/// What is known of an image besides its bytes.
+/// The parts of an image other than its bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ImageHead {
     /// Values of the guest's mutable globals.
     pub(crate) globals: Vec<u64>,
-    /// What the guest has open: files of the interpreter's own.
+    /// The guest's open files, which are the interpreter's own.
     pub(crate) descriptors: Descriptors,
 }
 
 impl Image {
-    /// One from a file that nobody changes any more.
+    /// An image from a file that no longer changes.
     pub(crate) fn new(file: File, head: ImageHead) -> io::Result<Self> {
         let view = memory::map(&file)?;
         if !view.len().is_multiple_of(PAGE) {
@@ -58,7 +58,7 @@ impl Image {
         Ok(Self { file, view, head, watch: Watch::open() })
     }
 
-    /// Bytes of it.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.view.len()
     }
@@ -76,25 +76,25 @@ type Region = [Option<Arc<Page>>; REGION];
 #[derive(Clone)]
 pub(crate) struct State {
     regions: Vec<Option<Arc<Region>>>,
-    /// Bytes of its memory.
+    /// Size of its memory, in bytes.
     size: usize,
     globals: Vec<u64>,
     descriptors: Descriptors,
-    /// Pages that it has for itself.
+    /// Number of pages that differ from the image.
     count: usize,
 }
 
-/// A state as it is kept: what differs from an older one, or from the image.
+/// A saved state: its differences from an older one, or from the image.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedState {
     size: usize,
     globals: Vec<u64>,
     descriptors: Descriptors,
-    /// Numbers and contents.
+    /// Numbers and contents of the pages that differ.
     pages: Vec<(u32, SavedPage)>,
 }
 
-/// A page, which the state that it is kept of shares.
+/// A page of a saved state, shared with the state itself.
 #[derive(Debug)]
 struct SavedPage(Arc<Page>);
 
@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for SavedPage {
 }
 
 impl State {
-    /// What is to be kept of it beside the older one that it came from, if that is kept.
+    /// The state to save, as its differences from `older`, the state saved before, or from the image.
     pub(crate) fn save(&self, older: Option<&Self>) -> SavedState {
         let number = |region: usize, within: usize| {
             u32::try_from(region * REGION + within).expect("a guest has 32-bit addresses")
@@ -131,7 +131,7 @@ impl State {
         SavedState { size: self.size, globals, descriptors, pages: pages.collect() }
     }
 
-    /// The state that was kept beside that older one; `None` if it is none, or would need more memory than this, in
+    /// Loads a state that was saved with this older one. `None` if it is not valid, or its memory is larger than `most`
     /// bytes.
     pub(crate) fn load(saved: SavedState, older: Option<&Self>, most: usize) -> Option<Self> {
         let SavedState { size, globals, descriptors, pages } = saved;
@@ -151,19 +151,19 @@ impl State {
         Some(state)
     }
 
-    /// The state that the image is.
+    /// The state of the image.
     pub(crate) fn first(image: &Image) -> Self {
         let ImageHead { globals, descriptors } = image.head.clone();
         let size = image.view.len();
         Self { regions: vec![], size, globals, descriptors, count: 0 }
     }
 
-    /// Bytes of it that are not the image's.
+    /// Bytes of its pages that differ from the image.
     pub(crate) fn own_bytes(&self) -> usize {
         self.count * PAGE
     }
 
-    /// Whether the guest has a node open in it.
+    /// The guest's open files in this state.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
@@ -187,8 +187,8 @@ impl State {
         *place = Some(page);
     }
 
-    /// The state that a guest is in, of which this was the last: when pages were last [asked for](Pages::written)
-    /// it was in this one.
+    /// The present state of a guest whose last state was this one. The guest must have been in this state when its
+    /// pages were last [requested](Pages::written).
     pub(crate) fn next(
         &self,
         machine: &mut Machine,
@@ -199,7 +199,8 @@ impl State {
         let (base, size) = machine.extent();
         let mut written = pages.written(base, size)?;
         let bytes = machine.bytes();
-        // Those that change from call to call are compared each time, which costs less than to be told of a write.
+        // Pages that change from call to call stay unprotected and are compared each time, which costs less than having
+        // the kernel record a write.
         written.retain(|number| {
             let number = *number as usize;
             let now = &bytes[number * PAGE..(number + 1) * PAGE];
@@ -217,8 +218,8 @@ impl State {
         Ok(next)
     }
 
-    /// Puts a guest back into this state, of which these pages may differ. False if its memory has grown: then a new
-    /// one is to be [opened](Self::open).
+    /// Restores this state in a guest that may differ from it in the pages `written`. Returns false if its memory has
+    /// grown: then a new guest must be [opened](Self::open).
     pub(crate) fn restore(
         &self,
         machine: &mut Machine,
@@ -240,7 +241,7 @@ impl State {
         Ok(true)
     }
 
-    /// Puts an instance that is new into this state.
+    /// Restores this state in a new instance.
     pub(crate) fn open(&self, machine: &mut Machine, image: &Image) -> wasmtime::Result<()> {
         machine.grow_to(self.size)?;
         memory::map_over(machine, &image.file, image.view.len(), &image.watch)?;

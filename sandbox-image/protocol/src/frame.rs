@@ -1,4 +1,4 @@
-//! Frames: what travels on the stream, and nothing about what it means.
+//! Frames: the units that are sent on the stream, without their meaning.
 //!
 //! ```text
 //!  0          4          8      9              13        13+head
@@ -7,30 +7,30 @@
 //! ```
 //!
 //! Integers are little-endian. The head is a small JSON object, the body raw bytes. Both have a
-//! cap that is checked before anything is allocated. The body's cap keeps bulk in pieces, so that
-//! a ping or a kill is never stuck behind a whole file.
+//! cap that is checked before anything is allocated. The body's cap splits large data into pieces, so that a ping or a
+//! kill never waits for a whole file.
 
 use std::io::{self, Read, Write};
 
 use thiserror::Error;
 
-/// Spoken by both sides; raised with every change that an older peer would misread.
+/// The version that both sides speak; raised with every change that an older peer would misread.
 pub const PROTOCOL_VERSION: u32 = 9;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
 
-/// Largest head, in bytes.
+/// The maximum size of a head, in bytes.
 pub const MAX_HEAD: usize = 64 << 10;
 
-/// Largest body, in bytes.
+/// The maximum size of a body, in bytes.
 pub const MAX_BODY: usize = 1 << 20;
 
 /// Declares the kinds once: a kind whose number could be sent but not read would end every session in
 /// which it is used.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What a frame is. The numbers are the wire's and never change their meaning.
+        /// The kind of a frame. The numbers are those on the wire and never change their meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Kind {
@@ -38,7 +38,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All there are.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name),*];
         }
 
@@ -68,37 +68,37 @@ kinds! {
     Get = 5,
     /// Request: list files.
     List = 6,
-    /// Request: are you there? Also keeps the agent from ending itself.
+    /// Request: a sign of life. Also keeps the agent from ending itself.
     Ping = 7,
-    /// The reply to a request; its shape is the request's.
+    /// The reply to a request; its form depends on the request.
     Reply = 8,
     /// The request could not be carried out.
     Failure = 9,
-    /// Request: tell when runs are as fast as they can be.
+    /// Request: reply when runs are as fast as they can be.
     Warm = 10,
-    /// Request: give up the memory that only makes runs faster.
+    /// Request: release the memory that only makes runs faster.
     Hibernate = 11,
-    /// Request: read a piece of an output that was cut.
+    /// Request: read a piece of a long output.
     Output = 12,
-    /// Request: look at the program that is running.
+    /// Request: read the newest line of the program that is running.
     Peek = 13,
-    /// Request: forget an upload that is under way.
+    /// Request: discard an upload in progress.
     Abandon = 14,
-    /// Request: look at what the interpreter of a workspace holds.
+    /// Request: list what the interpreter of a workspace contains.
     Inspect = 15,
-    /// Request: take cells back, or begin anew.
+    /// Request: undo cells, or end the interpreter.
     Reset = 16,
     /// Request: run a tool's program once.
     Call = 17,
-    /// Request: forget the files of such a call.
+    /// Request: remove the files of such a call.
     Forget = 18,
-    /// Request: write down the variables of a workspace.
+    /// Request: export the variables of a workspace.
     Export = 19,
-    /// Request: take over variables that were written down.
+    /// Request: import exported variables.
     Import = 20,
-    /// Request: go on with a sandbox that has lost its stream. The first frame of a later stream.
+    /// Request: resume a sandbox that has lost its stream. The first frame of a later stream.
     Resume = 21,
-    /// Request: keep a note for whoever resumes.
+    /// Request: keep a note for a server that resumes.
     Remember = 22,
     /// Request: write pieces of files of packages.
     Install = 23,
@@ -107,7 +107,7 @@ kinds! {
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// The kind byte is none of [`Kind`].
+    /// The kind byte is not one of [`Kind`].
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
     /// The head is larger than [`MAX_HEAD`].
@@ -121,13 +121,13 @@ pub enum FrameError {
     TooShort(usize),
 }
 
-/// The decoded first [`PREFIX_LEN`] bytes of a frame: all that a reader needs to know before it
+/// The decoded first [`PREFIX_LEN`] bytes of a frame: the numbers that a reader needs before it
 /// allocates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     /// The call that this frame belongs to; 0 for [`Kind::Hello`].
     pub call: u32,
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: Kind,
     /// Bytes of head that follow.
     pub head_len: usize,
@@ -186,9 +186,9 @@ impl Prefix {
 /// A frame as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The call that it belongs to; 0 for [`Kind::Hello`].
+    /// The call that the frame belongs to; 0 for [`Kind::Hello`].
     pub call: u32,
-    /// What it is.
+    /// The kind of the frame.
     pub kind: Kind,
     /// JSON.
     pub head: Vec<u8>,
@@ -201,14 +201,14 @@ pub struct Frame {
 /// # Errors
 ///
 /// [`io::ErrorKind::InvalidData`] with a [`FrameError`] in it for a broken frame,
-/// [`io::ErrorKind::UnexpectedEof`] for one that is cut short, and whatever the reader says.
+/// [`io::ErrorKind::UnexpectedEof`] for one that is cut short, and any error of the reader.
 pub fn read(reader: &mut impl Read) -> io::Result<Option<Frame>> {
     let mut bytes = [0; PREFIX_LEN];
     loop {
         match reader.read(&mut bytes[..1]) {
             Ok(0) => return Ok(None),
             Ok(_) => break,
-            // A signal, which is no end of anything; `read_exact` sees to it by itself.
+            // A signal does not end the stream; `read_exact` retries by itself.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -222,13 +222,13 @@ pub fn read(reader: &mut impl Read) -> io::Result<Option<Frame>> {
     Ok(Some(Frame { call, kind, head, body }))
 }
 
-/// Writes one frame to a blocking writer and flushes it. The body comes in pieces that are sent
+/// Writes one frame to a blocking writer and flushes it. The body is given in pieces that are sent
 /// one after the other, so that the caller need not join them.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::InvalidData`] with a [`FrameError`] in it if a cap is exceeded, and then nothing is
-/// written; otherwise whatever the writer says.
+/// [`io::ErrorKind::InvalidData`] with a [`FrameError`] in it if a cap is exceeded, and then nothing is written;
+/// otherwise any error of the writer.
 pub fn write(
     writer: &mut impl Write,
     call: u32,
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_signal_in_the_middle_of_reading_is_no_end() {
-        /// Is interrupted before every byte.
+        /// A reader that is interrupted before every byte.
         struct Interrupted<'a>(&'a [u8], bool);
         impl Read for Interrupted<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

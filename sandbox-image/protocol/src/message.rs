@@ -14,14 +14,14 @@ pub trait Request: Serialize + DeserializeOwned {
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// What may be relied upon in a hello of whatever version, from either side.
+/// The part of a hello that every version has, from either side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerVersion {
     /// The version that the peer speaks.
     pub version: u32,
 }
 
-/// First frame of all, from the server.
+/// The first frame of all, from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerHello {
     /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the server.
@@ -30,13 +30,13 @@ pub struct ServerHello {
     /// deaths that the engine does not turn into an end of the stream: a restarted engine, a
     /// frozen server, a lost network.
     pub silence_limit_ms: u64,
-    /// Modules that the fork server loads, in this order; `None` starts none, and every run is a new
+    /// Modules that the fork server loads, in this order; `None` starts no fork server, and every run gets a new
     /// interpreter.
     pub preload: Option<Vec<String>>,
-    /// Cells that can be taken back in each workspace, [`MAX_UNDO`](crate::limits::MAX_UNDO) at most; `None`
-    /// if there will be no cells, and nothing is to be prepared for them.
+    /// The number of cells that can be undone in each workspace, [`MAX_UNDO`](crate::limits::MAX_UNDO) at most; `None`
+    /// if there will be no cells, so that the agent prepares nothing for them.
     pub undo: Option<u32>,
-    /// What becomes of the sandbox when its stream ends; `None` ends it with the stream.
+    /// How the sandbox outlives its stream; `None` ends it with the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// The time zone of programs, by its IANA name; `None` is UTC.
@@ -49,13 +49,13 @@ pub struct ServerHello {
 pub struct AgentHello {
     /// [`PROTOCOL_VERSION`](crate::frame::PROTOCOL_VERSION) of the agent.
     pub version: u32,
-    /// Largest frame body that the agent takes and sends, in bytes.
+    /// The size of the largest frame body that the agent accepts and sends, in bytes.
     pub max_body: usize,
-    /// Most uploads that may be open at once.
+    /// The maximum number of open uploads.
     pub max_uploads: usize,
 }
 
-/// Names what interprets a program. What there is depends on the image, and not on the protocol.
+/// The name of a runtime, which interprets programs. The image determines which runtimes exist, not the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RuntimeName(Cow<'static, str>);
@@ -80,14 +80,14 @@ impl From<String> for RuntimeName {
     }
 }
 
-/// Runs a program: a fresh interpreter on the code, with `/mnt/data` as its working directory; or a cell, in
-/// the interpreter of this runtime that lives on in the sandbox's workspace. One at a time; a second is answered [`FailureCode::Busy`], and one that no runtime here can run
-/// [`FailureCode::NoRuntime`].
+/// Runs a program in a new interpreter, with `/mnt/data` as its working directory; or a cell, in the interpreter of
+/// this runtime that persists in the sandbox's workspace. One at a time: a second run fails with [`FailureCode::Busy`],
+/// and one whose runtime does not exist with [`FailureCode::NoRuntime`].
 ///
 /// Body: the code, then its standard input if `has_stdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// What interprets it.
+    /// The runtime that interprets the code.
     pub runtime: RuntimeName,
     /// Bytes of code at the start of the body.
     pub code_len: usize,
@@ -95,29 +95,29 @@ pub struct Run {
     pub has_stdin: bool,
     /// Wall time after which the run is killed.
     pub timeout_ms: u64,
-    /// Most bytes kept of each of stdout and stderr: the start and, of two fifths of them, the end.
+    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
     pub output_cap: usize,
-    /// It is a cell of the workspace. The interpreter is made if there is none.
+    /// The code is a cell of the workspace. The interpreter is started if there is none.
     pub cell: bool,
 }
 
-/// What came of a [`Run`].
+/// Answers [`Run`] and [`Call`].
 ///
 /// Body: head and tail of stdout, head and tail of stderr, head and tail of a cell's result if it has one,
-/// then `changed_len` bytes of JSON, an array of [`FileEntry`]: the files made or changed, by path.
+/// then `changed_len` bytes of JSON, an array of [`FileEntry`]: the files created or changed, by path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunDone {
-    /// Why it ended.
+    /// Why the run ended.
     pub end: End,
-    /// How it came to its interpreter.
+    /// How the run got its interpreter.
     pub start: Start,
     /// Wall time from the start of the program to its end, in microseconds.
     pub elapsed_us: u64,
-    /// The same from the request to this reply, in microseconds: what the agent adds is the difference.
+    /// Wall time from the request to this reply, in microseconds: the difference is the agent's share.
     pub agent_us: u64,
     /// Processor time of all its processes, in microseconds.
     pub cpu_us: u64,
-    /// How many processes the kernel killed for memory while it ran.
+    /// The number of processes that the kernel killed for lack of memory during the run.
     pub oom_kills: u64,
     /// Standard output.
     pub stdout: Captured,
@@ -125,50 +125,50 @@ pub struct RunDone {
     pub stderr: Captured,
     /// Bytes of JSON at the end of the body.
     pub changed_len: usize,
-    /// Changed files that did not fit.
+    /// The number of changed files that did not fit.
     pub changed_omitted: usize,
-    /// What else is known of it.
+    /// Further facts about the run.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub facts: Facts,
-    /// What became of the workspace, if it was a cell.
+    /// The state of the workspace, if the run was a cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<CellDone>,
 }
 
-/// What a cell has left of its workspace.
+/// The state of a workspace after a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDone {
     /// Whether the variables are still there.
     pub state: CellState,
-    /// The interpreter was made for this cell: it had no variables.
+    /// The interpreter was started for this cell: it had no variables.
     pub fresh: bool,
-    /// Cells that the interpreter has run so far; those that were rolled back or taken back do not count.
+    /// The number of cells that the interpreter has run; cells that were rolled back or undone do not count.
     pub count: u64,
-    /// Text form of the last expression's value, at most [`MAX_RESULT`](crate::limits::MAX_RESULT) bytes of it.
+    /// Text form of the last expression's value, cut to [`MAX_RESULT`](crate::limits::MAX_RESULT) bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Captured>,
-    /// Memory of the interpreter after it, in bytes, what it shares with others included.
+    /// Memory of the interpreter after the cell, in bytes, including memory that it shares with others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Cells that can be taken back now.
+    /// The number of cells that can be undone now.
     pub can_undo: u32,
-    /// Threads that were alive before the cell and did not come back with the variables.
+    /// The number of threads that ran before the cell and were not restored with the variables.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_threads: usize,
-    /// There is not the memory to keep the variables safe: a stop of the next cell may lose them.
+    /// The memory does not suffice to protect the variables: they may be lost if the next cell is stopped.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_risk: bool,
 }
 
-/// What became of the variables of a workspace.
+/// The state of a workspace's variables after a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CellState {
-    /// They are as the cell has left them.
+    /// The variables are as the cell left them.
     Kept,
-    /// They are exactly as before the cell.
+    /// The variables are exactly as before the cell.
     RolledBack,
-    /// They are gone; the next cell meets a new interpreter.
+    /// The variables are lost; the next cell gets a new interpreter.
     Lost,
 }
 
@@ -183,49 +183,49 @@ impl CellState {
     }
 }
 
-/// What the sandbox knows of a run that its outputs do not say. Hints: there may be none where there is
-/// something to say, and a program can forge them all.
+/// Facts about a run that its outputs do not contain. They are hints: a fact may be missing, and a program can forge
+/// all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// Type of the value that the last statement had and nobody took.
+    /// Type of the last statement's value, if the program did not use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_value: Option<String>,
-    /// Charts that were neither shown nor saved.
+    /// The number of charts that were neither shown nor saved.
     #[serde(skip_serializing_if = "is_zero")]
     pub unsaved_figures: usize,
-    /// Columns of the table in which the program looked for one in vain.
+    /// Columns of the table in which the program did not find a column.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub columns: Names,
     /// Row of that table, counted from 0, that has the name of the missing column: the header may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<u32>,
-    /// The places of the tables in a file that a library could not read as one.
+    /// The places of the tables in a file that a library could not read as one table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Shape>,
-    /// Sheets of the workbook in which the program looked for one in vain.
+    /// Sheets of the workbook in which the program did not find a sheet.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub sheets: Names,
-    /// The file that the program looked for in vain.
+    /// The file that the program did not find.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_file: Option<MissingFile>,
-    /// Files made or changed outside the data area, absolute.
+    /// Absolute paths of files that were created or changed outside the data area.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub elsewhere: Names,
-    /// Where the program stood at its deadline.
+    /// The line that the program had reached at its deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
     /// Lines for a notebook that were left out, so that the rest could run.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub left_out: Names,
-    /// The user's file, below the data area, that may have stood for a library's module in which the program
-    /// looked for something in vain.
+    /// The user's file, below the data area, that may hide a library's module in which the program did not find
+    /// something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_module: Option<String>,
 }
 
 impl Facts {
-    /// There are none.
+    /// Whether there are no facts.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -235,37 +235,37 @@ impl Facts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Names {
-    /// Those that are told.
+    /// The names that are listed.
     pub names: Vec<String>,
-    /// How many there are besides.
+    /// The number of further names.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
 }
 
 impl Names {
-    /// There are none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.more == 0
     }
 }
 
-/// The places at which the tables of a text file seem to be. Lines are counted from 1.
+/// The probable places of the tables in a text file. Lines are counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// First line of the longest table: its header.
     pub line: u32,
     /// The separator of its fields.
     pub separator: char,
-    /// First line of the table after it; 0 if there is none.
+    /// First line of the next table; 0 if there is none.
     #[serde(default)]
     pub next: u32,
 }
 
-/// A file that is not there.
+/// A file that does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MissingFile {
-    /// As the program named it.
+    /// The name that the program used.
     pub name: String,
     /// Files of the data area, those with the most similar names first.
     pub there: Names,
@@ -276,7 +276,7 @@ pub struct MissingFile {
 pub struct Position {
     /// The file: the program's own or a module of its user's.
     pub file: String,
-    /// Counted from 1.
+    /// The line's number, counted from 1.
     pub line: u32,
     /// The function, or `<module>`.
     pub function: String,
@@ -304,7 +304,7 @@ pub enum End {
         /// Its exit code.
         code: i32,
     },
-    /// A signal ended it that was neither ours nor the kernel's for want of memory.
+    /// A signal ended the program that neither the agent sent, nor the kernel for lack of memory.
     Signaled {
         /// The signal's number.
         signal: i32,
@@ -315,19 +315,19 @@ pub enum End {
     TimedOut,
     /// Killed by [`Kill`].
     Killed,
-    /// It has used all the instructions that it may. Only where they are counted.
+    /// The program used the maximum number of instructions. Only if instructions are counted.
     OutOfFuel,
 }
 
-/// How a run came to its interpreter.
+/// How a run got its interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
-    /// A spare was waiting.
+    /// A spare interpreter was waiting.
     Warm,
-    /// A spare had to be forked first.
+    /// A spare interpreter had to be forked first.
     Fork,
-    /// It was a new interpreter.
+    /// A new interpreter was started.
     Cold,
 }
 
@@ -342,7 +342,7 @@ impl Start {
     }
 }
 
-/// What was kept of one output stream.
+/// The sizes of the kept parts of an output stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Captured {
     /// Bytes kept from the start.
@@ -358,18 +358,18 @@ impl Request for Run {
     type Reply = RunDone;
 }
 
-/// Looks at the interpreter of a workspace between cells; [`FailureCode::Busy`] during a run,
-/// [`FailureCode::NoRuntime`] for a runtime that keeps no state, or that is not there.
+/// Lists the contents of a workspace's interpreter between cells. Fails with [`FailureCode::Busy`] during a run, and
+/// with [`FailureCode::NoRuntime`] for a runtime that keeps no state, or that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspect {
-    /// Whose interpreter.
+    /// The interpreter's runtime.
     pub runtime: RuntimeName,
 }
 
 /// Answers [`Inspect`]. Body: [`Contents`] as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectDone {
-    /// There is an interpreter. If not, nothing else is known either.
+    /// There is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,
@@ -380,14 +380,14 @@ pub struct InspectDone {
     pub memory_bytes: Option<u64>,
 }
 
-/// What an interpreter holds. Code of the user's has a say in all of it.
+/// The contents of an interpreter. The user's code can influence all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Contents {
-    /// The user's variables, in the order in which they were made, at most
+    /// The user's variables, in the order in which they were created, at most
     /// [`MAX_VARIABLES`](crate::limits::MAX_VARIABLES); no modules, and nothing whose name begins with `_`.
     pub variables: Vec<Variable>,
-    /// Variables besides.
+    /// The number of further variables.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
     /// Full names of the modules that variables are, or that their functions and classes were imported from:
@@ -409,15 +409,15 @@ impl Request for Inspect {
     type Reply = InspectDone;
 }
 
-/// Takes cells of a workspace back, or begins anew. [`FailureCode::Busy`] during a run,
-/// [`FailureCode::NothingToUndo`] if so many cells cannot be taken back, and then nothing has changed.
+/// Undoes cells of a workspace, or ends its interpreter. Fails with [`FailureCode::Busy`] during a run, and with
+/// [`FailureCode::NothingToUndo`] if fewer cells can be undone than asked for; then nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
-    /// Whose interpreter. Of a runtime that keeps no state there is nothing to reset.
+    /// The interpreter's runtime. A runtime that keeps no state has nothing to reset.
     pub runtime: RuntimeName,
-    /// So many cells are taken back; `None` ends the interpreter, and the next cell meets a new one.
+    /// The number of cells to undo; `None` ends the interpreter, and the next cell gets a new one.
     pub undo: Option<u32>,
-    /// All files of the data area are deleted, too.
+    /// Also deletes all files of the data area.
     pub files: bool,
 }
 
@@ -438,22 +438,22 @@ impl Request for Reset {
     type Reply = ResetDone;
 }
 
-/// Writes down the variables of a workspace's interpreter, for another to take over ([`Import`]); or reads a piece
-/// of what was written. Between the pieces nothing else may be asked for that concerns interpreters.
-/// [`FailureCode::Busy`] during a run, [`FailureCode::NoRuntime`] for a runtime that cannot do it.
+/// Exports the variables of a workspace's interpreter, for another to [import](Import); or reads a piece of the
+/// exported data. Between the pieces no other request may concern interpreters. Fails with [`FailureCode::Busy`] during
+/// a run, and with [`FailureCode::NoRuntime`] for a runtime that cannot export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
-    /// Whose interpreter.
+    /// The interpreter's runtime.
     pub runtime: RuntimeName,
-    /// Within what bounds it is written down now; `None` reads a piece instead.
+    /// The limits of an export that is made now; `None` reads a piece instead.
     pub begin: Option<CarryLimits>,
-    /// First byte wanted of what was written, if nothing is written.
+    /// First byte wanted of the exported data, if `begin` is `None`.
     pub offset: u64,
-    /// Most bytes wanted.
+    /// The maximum number of bytes wanted.
     pub len: usize,
 }
 
-/// What writing variables down, or taking them over, may take. What would take more is left behind.
+/// Limits for exporting or importing variables. Variables beyond the limits are left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarryLimits {
     /// Bytes of one variable.
@@ -466,42 +466,42 @@ pub struct CarryLimits {
     pub total_ms: u64,
 }
 
-/// Answers [`Export`]. Body: [`Carried`] as JSON if it was written now, else the bytes, fewer than asked for only at
-/// the end. They are the interpreter's own business, and may be anything.
+/// Answers [`Export`]. Body: [`Carried`] as JSON if the export was made now, else the bytes, fewer than asked for only
+/// at the end. The bytes have a meaning only for the interpreter, and may be anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportDone {
-    /// There is an interpreter. If not, there is nothing else either.
+    /// There is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,
-    /// Bytes that were written.
+    /// The number of exported bytes.
     pub total: u64,
 }
 
-/// What has become of the variables of an interpreter. Code of the user's has a say in all of it.
+/// The variables of an interpreter that were carried over or lost. The user's code can influence all of this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Carried {
-    /// Names of those that came along, modules not among them; as [`Contents::variables`] are cut.
+    /// Names of the variables that were carried over, without modules; limited and cut as [`Contents::variables`].
     pub variables: Vec<String>,
-    /// Variables that came along besides.
+    /// The number of further variables that were carried over.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
-    /// Modules that variables name and that came along, by their full names.
+    /// Full names of the modules that are values of variables and were carried over.
     pub imports: Vec<String>,
-    /// Those that did not come along.
+    /// The variables that were lost.
     pub lost: Vec<LostVariable>,
-    /// Variables that did not come along besides.
+    /// The number of further variables that were lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub more_lost: usize,
 }
 
-/// A variable that did not come along.
+/// A variable that was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostVariable {
     /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
     pub name: String,
-    /// Why, cut in the same way.
+    /// The reason, cut in the same way.
     pub why: String,
 }
 
@@ -510,19 +510,19 @@ impl Request for Export {
     type Reply = ExportDone;
 }
 
-/// Takes over variables that were written down by [`Export`], in an interpreter that is made for them: there must be
-/// none yet, or this is [`FailureCode::BadRequest`]. They come in pieces, in order.
+/// Imports variables from an [`Export`] into a new interpreter. Fails with [`FailureCode::BadRequest`] if there is an
+/// interpreter already. The data comes in pieces, in order.
 ///
 /// Body: the bytes of this piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Import {
-    /// Whose interpreter.
+    /// The interpreter's runtime.
     pub runtime: RuntimeName,
-    /// Where this piece starts; a piece at 0 begins anew.
+    /// Offset of this piece; a piece at 0 begins anew.
     pub offset: u64,
-    /// This is the last piece, and the interpreter is made, within these bounds.
+    /// Limits of the import, if this is the last piece: the interpreter is started now.
     pub last: Option<CarryLimits>,
-    /// Cells that it counts as having run.
+    /// The number of cells that the interpreter counts as run.
     pub count: u64,
 }
 
@@ -538,7 +538,7 @@ impl Request for Import {
     type Reply = ImportDone;
 }
 
-/// Which of a program's two outputs.
+/// One of a program's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -558,30 +558,30 @@ impl Stream {
     }
 }
 
-/// Runs the program of a tool once, in a fresh instance with files of its own. Of agents that serve a tool, and as
-/// many at once as are asked for. Its files can be read ([`Get::of`]) until they are forgotten ([`Forget`]).
+/// Runs the program of a tool once, in a fresh instance with files of its own. Only agents that serve a tool do this,
+/// and any number of calls at once. The files can be read ([`Get::of`]) until they are removed ([`Forget`]).
 ///
 /// Body: a [`CallInput`] as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Wall time after which it is killed.
     pub timeout_ms: u64,
-    /// Instructions that it may use, if they are bounded.
+    /// The maximum number of instructions; `None` for no limit.
     pub fuel: Option<u64>,
-    /// Most bytes kept of each of stdout and stderr: the start and, of two fifths of them, the end.
+    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
     pub output_cap: usize,
 }
 
-/// What the program of a tool is given.
+/// The input of a tool's program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallInput {
     /// Its arguments, its own name the first of them.
     pub args: Vec<String>,
-    /// Its variables, as `NAME=value`.
+    /// Its environment variables, as `NAME=value`.
     pub env: Vec<String>,
     /// Files by path, relative to the tool's folder.
     pub files: BTreeMap<String, String>,
-    /// What it reads on its standard input.
+    /// Its standard input.
     pub stdin: String,
 }
 
@@ -590,7 +590,7 @@ impl Request for Call {
     type Reply = RunDone;
 }
 
-/// Forgets the files that a [`Call`] has left. No error if there are none.
+/// Removes the files of a [`Call`]. It is no error if there are none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forget {
     /// Call id of the [`Call`].
@@ -602,7 +602,7 @@ impl Request for Forget {
     type Reply = Empty;
 }
 
-/// Ends the run that has the given call id; its [`RunDone`] follows. No error if it has ended.
+/// Ends the run that has the given call id; its [`RunDone`] follows. It is no error if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     /// Call id of the [`Run`] or [`Call`].
@@ -614,17 +614,17 @@ impl Request for Kill {
     type Reply = Empty;
 }
 
-/// Reads a piece of a long output. [`FailureCode::NotFound`] if it is not long ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no
-/// longer kept.
+/// Reads a piece of a long output. Fails with [`FailureCode::NotFound`] if the output is not long
+/// ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no longer kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// Call id of the [`Run`].
     pub run: u32,
-    /// Which of its outputs.
+    /// One of the run's outputs.
     pub stream: Stream,
     /// First byte wanted; at or past the end of what is kept the body is empty.
     pub offset: u64,
-    /// Most bytes wanted.
+    /// The maximum number of bytes wanted.
     pub len: usize,
 }
 
@@ -642,7 +642,7 @@ impl Request for Output {
     type Reply = OutputDone;
 }
 
-/// Looks at a run that is in progress; [`FailureCode::NotFound`] if it is not.
+/// Reads the newest line of a run in progress. Fails with [`FailureCode::NotFound`] if the run is not in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peek {
     /// Call id of the [`Run`].
@@ -669,28 +669,28 @@ impl Request for Peek {
 }
 
 /// Writes a piece of a file. The pieces of one upload come in order; the file appears, whole, with
-/// the last. Until then nothing can be seen of it (under gVisor a file called `.upload-<number>`),
-/// and if no last piece comes nothing remains.
+/// the last. Until then it is not visible (under gVisor, a file called `.upload-<number>` is), and if no last piece
+/// comes nothing remains.
 ///
 /// Body: the bytes of this piece.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Put {
-    /// Chosen by the server; names the upload until its last piece.
+    /// The number that the server chose for the upload. It can be used again after the last piece.
     pub upload: u32,
-    /// Relative to `/mnt/data`. Folders are made as needed.
+    /// The path relative to `/mnt/data`. Folders are created as needed.
     pub path: String,
-    /// Where this piece starts; a piece at 0 opens the upload.
+    /// Offset of this piece; a piece at 0 opens the upload.
     pub offset: u64,
     /// This is the last piece.
     pub last: bool,
-    /// Replace what has this name; otherwise that is [`FailureCode::Exists`].
+    /// Replaces an existing file of this name; otherwise that fails with [`FailureCode::Exists`].
     pub overwrite: bool,
 }
 
 /// Answers [`Put`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutDone {
-    /// There was a file of that name. Says nothing before the last piece.
+    /// A file of that name existed. Only valid after the last piece.
     pub replaced: bool,
 }
 
@@ -699,8 +699,7 @@ impl Request for Put {
     type Reply = PutDone;
 }
 
-/// Forgets an upload whose last piece will not come, and frees what it holds. No error if there is
-/// none.
+/// Discards an upload whose last piece will not come. It is no error if there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abandon {
     /// As in [`Put`].
@@ -712,27 +711,27 @@ impl Request for Abandon {
     type Reply = Empty;
 }
 
-/// Writes pieces of the files of packages, where interpreters look for packages after all else. The pieces of one file
-/// come in order, in one request or several; a file appears, whole, with its last. [`FailureCode::NoRuntime`] where
-/// there is no place for packages.
+/// Writes pieces of the files of packages into the folder in which interpreters look for packages last. The pieces of
+/// one file come in order, in one request or several; a file appears, whole, with its last piece. Fails with
+/// [`FailureCode::NoRuntime`] if there is no folder for packages.
 ///
 /// Body: the bytes of all pieces, one after another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
-    /// In the order in which they are written. The first that cannot be is the last.
+    /// The pieces, in the order in which they are written. Writing ends at the first failure.
     pub pieces: Vec<PackagePiece>,
 }
 
 /// A piece of a file of a package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackagePiece {
-    /// As in [`Put`], and none of its numbers.
+    /// As in [`Put`], with a number that no [`Put`] uses.
     pub upload: u32,
-    /// Relative to the folder of packages. Folders are made as needed, and what has this name is replaced.
+    /// The path relative to the folder of packages. Folders are created as needed, and an existing file is replaced.
     pub path: String,
     /// As in [`Put`].
     pub offset: u64,
-    /// Its bytes in the body.
+    /// The number of its bytes in the body.
     pub len: usize,
     /// As in [`Put`].
     pub last: bool,
@@ -750,9 +749,9 @@ pub struct Get {
     pub path: String,
     /// First byte wanted; at or past the end of the file the body is empty.
     pub offset: u64,
-    /// Most bytes wanted, 0 to ask for the stamp alone.
+    /// The maximum number of bytes wanted, 0 to ask for the stamp alone.
     pub len: usize,
-    /// Of the files that the [`Call`] with this id has left.
+    /// The id of the [`Call`] whose file is read; `None` reads a file of the data area.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<u32>,
 }
@@ -780,7 +779,7 @@ pub struct List {
 /// Answers [`List`]. Body: a JSON array of [`FileEntry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListDone {
-    /// There are more after the last one.
+    /// There are more files after the last one.
     pub more: bool,
 }
 
@@ -789,7 +788,7 @@ impl Request for List {
     type Reply = ListDone;
 }
 
-/// Waits until a spare is waiting, or until it is known that there will be none. Wakes an agent that
+/// Waits until a spare interpreter is waiting, or until it is known that there will be none. Wakes an agent that
 /// hibernates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warm {}
@@ -799,28 +798,27 @@ pub struct Warm {}
 pub struct WarmDone {
     /// The next run starts warm.
     pub ready: bool,
-    /// What went wrong on the way, if anything did: modules that could not be loaded, or why there
-    /// is no fork server.
+    /// The problems on the way: modules that could not be loaded, or why there is no fork server.
     pub problems: Vec<String>,
-    /// What became of the sandbox that this one was to go on from; `None` where sandboxes are not kept. Nothing may
-    /// be asked for before it is known but this and signs of life.
+    /// The result of resuming a saved sandbox; `None` if sandboxes are not saved. Until it is known, only this request
+    /// and [`Ping`] are allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub went_on: Option<WentOn>,
 }
 
-/// What became of the sandbox that another was to go on from.
+/// The result of resuming a saved sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WentOn {
-    /// There was none.
+    /// There was no saved sandbox.
     Nothing,
-    /// It goes on as it was last.
+    /// The sandbox continues in its last state.
     Last,
-    /// It goes on as it was before that: how it was last could not be written.
+    /// The sandbox continues in an earlier state: the last one could not be saved.
     Older,
-    /// What was kept of it cannot be used. There are no files and no variables.
+    /// The saved state cannot be used. There are no files and no variables.
     Unusable,
-    /// Another process has it. There are no files and no variables, and nothing will be kept.
+    /// Another process has the sandbox. There are no files and no variables, and nothing will be saved.
     Taken,
 }
 
@@ -829,11 +827,11 @@ impl Request for Warm {
     type Reply = WarmDone;
 }
 
-/// Ends the fork server and its spare, which are most of an idle sandbox's memory. The next run, or
-/// the next upload, which is a sign of one, starts them again.
+/// Ends the fork server and its spare interpreter, which are most of an idle sandbox's memory. The next run starts them
+/// again, and so does the next upload, because a run is likely to follow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernate {
-    /// The sandbox is also to be kept as it is now, so that its process can end.
+    /// Also saves the sandbox's present state, so that its process can end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub keep: bool,
 }
@@ -841,7 +839,7 @@ pub struct Hibernate {
 /// Answers [`Hibernate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HibernateDone {
-    /// The sandbox is kept, and its process may end.
+    /// The sandbox is saved, and its process may end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub kept: bool,
 }
@@ -855,12 +853,11 @@ impl Request for Hibernate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {}
 
-/// Answers [`Ping`]. To a peer that knows nothing of what it may hold it is an [`Empty`], and the
-/// other way round.
+/// Answers [`Ping`]. A peer that does not know its field reads it as an [`Empty`], and the other way round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
-    /// Memory of the sandbox in bytes, files in tmpfs included, without what the kernel could take
-    /// back at once. None where it is not known.
+    /// Memory of the sandbox in bytes, files in tmpfs included, without memory that the kernel could reclaim at once.
+    /// `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }
@@ -870,21 +867,21 @@ impl Request for Ping {
     type Reply = Pong;
 }
 
-/// A reply that says only that it is done.
+/// A reply that says only that the request was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}
 
 /// A regular file beneath `/mnt/data`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Relative to `/mnt/data`.
+    /// The path relative to `/mnt/data`.
     pub path: String,
-    /// What it is now.
+    /// The file's present stamp.
     pub stamp: Stamp,
 }
 
-/// Tells two states of a file apart. The change time is among them because a program can set the
-/// modification time, but not that one.
+/// Distinguishes two states of a file. The change time is included because a program can set the modification time, but
+/// not the change time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
     /// Inode number.
@@ -900,25 +897,24 @@ pub struct Stamp {
 /// Why a request could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What a caller can act on.
+    /// The kind of failure, on which a caller can act.
     pub code: FailureCode,
-    /// For the log.
+    /// The reason, for the log.
     pub detail: String,
 }
 
 impl Failure {
-    /// A failure with its detail, which names no path: the caller knows it, and the server's log must
-    /// not.
+    /// Creates a failure. The detail names no path: the caller knows it, and the server's log must not contain it.
     pub fn new(code: FailureCode, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into() }
     }
 
-    /// The request makes no sense, for this reason.
+    /// Creates the failure of a request that makes no sense, for this reason.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(FailureCode::BadRequest, detail)
     }
 
-    /// What the system said when this was to be done.
+    /// Creates a failure from an error of the system; `what` is the action that failed.
     pub fn io(what: &str, error: &io::Error) -> Self {
         let code = match error.kind() {
             io::ErrorKind::StorageFull => FailureCode::Full,
@@ -934,20 +930,20 @@ impl Failure {
 pub enum FailureCode {
     /// No such file, or not a regular one; no such run or output.
     NotFound,
-    /// There is something of that name.
+    /// A file or folder of that name exists.
     Exists,
     /// The path cannot be used: it leads out, through a file or a link, or is not allowed.
     BadPath,
-    /// No room or no inodes left.
+    /// There is no room, or there are no inodes left.
     Full,
     /// Another run is in progress, or too many uploads are open.
     Busy,
     /// The request makes no sense.
     BadRequest,
-    /// The program's runtime is not among those that this sandbox has, or it cannot do that.
+    /// The sandbox does not have this runtime, or the runtime cannot do this.
     NoRuntime,
-    /// So many cells cannot be taken back.
+    /// Fewer cells can be undone than asked for.
     NothingToUndo,
-    /// Anything else that the system said.
+    /// Any other error of the system.
     System,
 }

@@ -1,18 +1,18 @@
-//! A bounded run of the fuzz target: the same check, on its corpus and on what comes of cutting,
-//! joining and changing it. The same inputs every time.
+//! A bounded run of the fuzz target: the same check, on its corpus and on frames of it that are cut, joined and
+//! changed. The inputs are the same in every run.
 
 use std::{fs, path::Path};
 
 use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
-/// Bytes that are almost frames.
+/// Generates bytes that are almost frames.
 pub mod changes;
 
-/// What holds for any bytes; the fuzz target's own.
+/// The checks of the fuzz target, which hold for any bytes.
 #[path = "../fuzz/src/lib.rs"]
 pub mod check;
 
-/// Inputs of each of the two properties below.
+/// The number of inputs for each of the two properties below.
 const INPUTS: u32 = 20_000;
 
 /// The files of the corpus, by name.
@@ -21,7 +21,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .expect("the corpus is there")
         .map(|entry| entry.expect("readable").path())
-        // What a run of the fuzzer has added has no ending.
+        // Files that a run of the fuzzer has added have no ending.
         .filter(|path| path.extension().is_some_and(|ending| ending == "frame"))
         .map(|path| {
             let bytes = fs::read(&path).expect("readable");
@@ -44,9 +44,9 @@ fn the_corpus_is_read_as_what_its_names_say() {
         let found = check::stream(&bytes);
         match &name[..] {
             "conversation" => assert_eq!(found.frames, 6),
-            // Whole, but no message that there is.
+            // A whole frame that no message can be read from.
             "bad_nested" => assert_eq!((found.frames, found.messages), (1, 0)),
-            // What is bad is in the message, and that is for the server to check.
+            // The fault is in the message, which the server checks.
             "bad_head_not_utf8" | "bad_lying_lengths" | "bad_hostile_paths" => {
                 assert!(found.frames == 1 && found.messages > 0, "{name}");
             }

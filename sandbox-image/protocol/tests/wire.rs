@@ -1,4 +1,4 @@
-//! The wire format as it is, byte for byte: a change that an older peer would misread must show
+//! The wire format, byte for byte: a change that an older peer would misread must show
 //! here, and raise the protocol version.
 
 use protocol::{
@@ -15,7 +15,7 @@ use protocol::{
 };
 use serde::Serialize;
 
-/// The frame as text: the prefix in hexadecimal, then head and body.
+/// A frame as text: the prefix in hexadecimal, then head and body.
 fn golden(call: u32, kind: Kind, head: &impl Serialize, body: &[u8]) -> String {
     let mut wire = vec![];
     let head = serde_json::to_vec(head).expect("serializes");
@@ -24,7 +24,7 @@ fn golden(call: u32, kind: Kind, head: &impl Serialize, body: &[u8]) -> String {
     format!("{} {}", prefix.concat(), String::from_utf8_lossy(&wire[frame::PREFIX_LEN..]))
 }
 
-/// All that can be known of a run.
+/// All facts that a run can have.
 fn every_fact() -> Facts {
     let names = |name: &str| Names { names: vec![name.into()], more: 6 };
     Facts {
@@ -47,7 +47,7 @@ fn every_fact() -> Facts {
     }
 }
 
-/// All that may become of a sandbox that another was to go on from.
+/// All values of [`WentOn`].
 fn went_on() -> String {
     let all =
         [WentOn::Nothing, WentOn::Last, WentOn::Older, WentOn::Unusable, WentOn::Taken].map(Some);
@@ -79,7 +79,7 @@ fn failures() -> String {
     )
 }
 
-/// The messages of workspaces. A cell's reply is that of a run and more.
+/// The messages of workspaces. A cell's reply is a run's with more fields.
 fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
     let cell = |state| CellDone {
         state,
@@ -144,7 +144,7 @@ fn of_holding() -> Vec<String> {
     ]
 }
 
-/// The messages by which variables travel.
+/// The messages that export and import variables.
 fn of_variables() -> Vec<String> {
     let limits = CarryLimits { each_bytes: 1, total_bytes: 2, each_ms: 3, total_ms: 4 };
     let runtime = RuntimeName::PYTHON;
@@ -267,7 +267,7 @@ fn every_message_has_the_form_that_it_always_had() {
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
     let lines = [&lines[..], &of_workspaces, &of_variables(), &of_holding()].concat().join("\n");
     for kind in Kind::ALL {
-        // The byte after length and call.
+        // The byte after the length and the call.
         let byte = format!("{:02x}", *kind as u8);
         assert!(
             lines.lines().any(|line| line.get(16..18) == Some(&byte)),

@@ -1,8 +1,8 @@
-// Gets packages from an npm registry: what a fetcher runs, and the only thing that it ever runs.
+// Gets packages from an npm registry: the program that a fetcher runs.
 //
-// A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, leaves
-// the tarballs in its working folder, and prints what it is about to do, a line each, and last a line of JSON. Of
-// what it gets it runs nothing: npm works out what is needed, and the tarballs are only stored.
+// A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, writes
+// the tarballs to its working folder, and prints a line before each step and a line of JSON at the end. It runs nothing
+// that it gets: npm resolves what is needed, and the tarballs are only stored.
 'use strict';
 
 const { spawn } = require('node:child_process');
@@ -13,21 +13,21 @@ const path = require('node:path');
 // The npm of the image; without an image it is that of the machine.
 const PACKED = '/opt/sandbox/npm/bin/npm-cli.js';
 
-// Most characters of what npm says that are passed on, and bytes of its words that are read.
+// Maximum number of characters of npm's messages that are passed on, and of bytes of its output that are read.
 const MAX_REASON = 600;
 const MAX_SAID = 1 << 20;
 
-// Milliseconds between two looks at what npm has written, and bytes that may stand there beside packages: what the
-// registry says of them, and what is unpacked of them for a moment.
+// Milliseconds between two checks of what npm has written, and bytes that may be there beside packages: metadata of the
+// registry, and what npm unpacks for a moment.
 const LOOK_MS = 200;
 const BESIDE = 48 << 20;
 
-// What of npm's configuration says how packages are reached, and which are old enough. Other options say what is to
-// be done with them, or name files of the server's machine.
+// The options of npm's configuration that say how packages are reached, and which are old enough. Other options say
+// what to do with packages, or name files of the server's machine.
 const OPTIONS =
   /^(@[^:]+:registry|\/\/.*:(_authToken|_auth|_password|username|email)|registry|https?-proxy|proxy|noproxy|strict-ssl|replace-registry-host|fetch-.*|maxsockets|before|min-release-age.*)$/;
 
-// Of an entry of a lock file: what npm needs to go on from it.
+// The fields in an entry of a lock file that npm needs to continue from it.
 const KEPT = [
   'name', 'version', 'resolved', 'integrity', 'dependencies', 'optionalDependencies', 'peerDependencies',
   'peerDependenciesMeta', 'optional', 'peer', 'os', 'cpu', 'libc', 'inBundle', 'bundleDependencies',
@@ -41,11 +41,11 @@ const at = (...names) => path.join(here, ...names);
 
 async function main() {
   const request = JSON.parse(fs.readFileSync(0, 'utf8'));
-  // Its deadline is the server's; this is for where that could not end it.
+  // The server keeps the deadline; this is for the case that it cannot end the process.
   setTimeout(() => process.exit(1), (request.seconds + 5) * 1000).unref();
   for (const folder of ['home', 'project', 'tarballs']) fs.mkdirSync(at(folder));
   console.log(`looking for ${request.requirement}`);
-  // It ends by itself then: to leave at once would cut off what a pipe has not taken yet.
+  // The process ends by itself after this: process.exit() would cut off what a pipe has not taken yet.
   let answer = null;
   try {
     answer = await get(new Npm(request), request);
@@ -78,13 +78,14 @@ class Npm {
     }
   }
 
-  // One of npm's own libraries.
+  // Loads one of npm's own libraries.
   library(name) {
     return require(path.join(path.dirname(this.cli), '..', 'node_modules', name));
   }
 
-  // Runs npm to its end, or until it has written more than it may: it can start nothing, load no machine code, and
-  // write nowhere else. A package by its address, which may be a repository or a file of this machine, is not taken.
+  // Runs npm to its end, or until it has written more than it may. npm can start no process, load no machine code, and
+  // write to no other folder. A package by its address, which may be a repository or a file of this machine, is not
+  // taken.
   async run(command, options, words) {
     const knows = (flag) => process.allowedNodeEnvironmentFlags.has(flag);
     const guard = knows('--permission')
@@ -126,7 +127,7 @@ function beginning(file) {
   return bytes.toString('utf8', 0, length);
 }
 
-// Bytes of all files below a folder, as far as they stay for that long.
+// Bytes of all files below a folder. A file that disappears meanwhile does not count.
 function written(folder) {
   let total = 0;
   let entries = [];
@@ -155,7 +156,7 @@ async function get(npm, request) {
   if (there !== undefined && npm.library('semver').satisfies(there, range)) {
     return { found: [], version: there };
   }
-  // What was asked for in this session, each in the version that it got.
+  // The packages that were requested in this session, each in the version that it got.
   const root = { name: 'workspace', version: '1.0.0', private: true, ...before[''] };
   fs.writeFileSync(at('project', 'package.json'), JSON.stringify(root));
   if (request.lock !== null) {
@@ -172,7 +173,7 @@ async function get(npm, request) {
   if (done.code !== 0) return explained(npm, done, request);
   const { packages } = JSON.parse(fs.readFileSync(at('project', 'package-lock.json'), 'utf8'));
 
-  // What is there stays as it is.
+  // Packages that are there stay as they are.
   const moved = Object.keys(before).find((place) => place !== '' && packages[place]?.version !== before[place].version);
   if (moved !== undefined) {
     const reason = `${nameOf(moved, before[moved])} is there in version ${before[moved].version}`;
@@ -182,7 +183,7 @@ async function get(npm, request) {
   for (const [place, one] of Object.entries(packages)) {
     if (place === '' || place in before || one.inBundle) continue;
     if (!fits(one)) {
-      // One of several for as many systems.
+      // One of several packages for different systems.
       if (one.optional) continue;
       return { failed: 'platform', requirement: `${nameOf(place, one)}@${one.version}` };
     }
@@ -195,12 +196,12 @@ async function get(npm, request) {
   if (found.length > 0) {
     console.log(`downloading ${found.map((one) => `${one.name} ${one.version}`).join(', ')}`.slice(0, 400));
     const addresses = [...new Set(found.map((one) => one.resolved))];
-    // Addresses that the registry has given, for packages of its own.
+    // The registry has given these addresses for its own packages.
     const got = await npm.run('cache', ['--allow-remote=root'], ['add', ...addresses]);
     if (got.code !== 0) return explained(npm, got, request);
   }
   found.forEach((one, number) => {
-    // In npm's cache a file is known by what it holds.
+    // npm's cache names files by the hash of their content.
     const { sha512 } = one;
     const parts = [sha512.slice(0, 2), sha512.slice(2, 4), sha512.slice(4)];
     one.file = `${number}.tgz`;
@@ -224,7 +225,7 @@ function nameOf(place, one) {
   return one.name ?? place.slice(place.lastIndexOf('node_modules/') + 'node_modules/'.length);
 }
 
-// Whether it is made for this system.
+// Whether a package is made for this system.
 function fits({ os, cpu, libc }) {
   const { glibcVersionRuntime } = process.report.getReport().header;
   const isAmong = (list, own) => {
@@ -238,14 +239,14 @@ function fits({ os, cpu, libc }) {
   return isAmong(os, process.platform) && isAmong(cpu, process.arch) && isAmong(libc, ofC);
 }
 
-// Why npm could not, as far as it can be told.
+// Returns why npm failed, as far as that is known.
 async function explained(npm, { stdout, stderr, isTooLarge }, request) {
   if (isTooLarge || /ENOSPC|EDQUOT/.test(stdout + stderr)) return { failed: 'too_large' };
   let error = {};
   try {
     ({ error = {} } = JSON.parse(stdout));
   } catch {
-    // It has ended before it could say why.
+    // npm has ended before it could say why.
   }
   const code = error.code ?? '';
   const text = [error.summary, error.detail].filter(Boolean).join('\n') || stderr;
@@ -276,7 +277,7 @@ async function versionsOf(npm, name) {
 
 function short(text) {
   const line = text.replace(/\s+/g, ' ').trim() || 'npm does not say why';
-  // Addresses of registries may hold passwords.
+  // Addresses of registries may contain passwords.
   return line.replace(/:\/\/[^/\s@]*@/g, '://').slice(0, MAX_REASON);
 }
 

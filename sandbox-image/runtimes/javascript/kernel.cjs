@@ -4,11 +4,11 @@
 //     ^                                                          |
 //     '------------------------ a socket --------------------'
 //
-// The worker does nothing but wait for the agent, so that it can interrupt a cell that never lets go of the main
-// thread. The agent stops the whole process between cells.
+// The worker only waits for the agent, so that it can interrupt a cell that blocks the main thread. The agent stops the
+// whole process between cells.
 //
-// Cells share this realm and may change anything in it: what is needed here is taken hold of before the first.
-// What they break is theirs alone, as is all that they write to the agent's descriptor.
+// Cells share this realm and may change anything in it, so this file takes references to what it needs before the first
+// cell. A cell that breaks something, or writes to the agent's descriptor, only harms itself.
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
@@ -22,23 +22,23 @@ const v8 = require('node:v8');
 const vm = require('node:vm');
 const { isMainThread, MessageChannel, Worker, workerData } = require('node:worker_threads');
 
-// The agent's socket, which keeps messages apart. An answer is a letter, JSON, a line feed, and what follows.
+// The agent's socket, which preserves message boundaries. An answer is a letter, JSON, a line feed, and what follows.
 const CONTROL = isMainThread ? Number(process.argv[2]) : workerData.control;
 
-// What both threads see of a cell.
-const RUNNING = 0; // its number, 0 when it is over
-const OFFERED = 1; // which offer of a cell stands, 0 when it was taken or taken back
-const EXITED = 2; // 1 while the main thread is held in process.exit()
-const CLEANED = 3; // the last of the questions, whether it has found its feet, that it has answered
+// Indexes of the numbers that both threads share.
+const RUNNING = 0; // number of the cell that runs, 0 when it is over
+const OFFERED = 1; // number of the offer of a cell that stands, 0 when it was taken or withdrawn
+const EXITED = 2; // 1 while the main thread is blocked in process.exit()
+const CLEANED = 3; // number of the last `clean` request that the main thread has answered
 
-// How long a cell that waits has to give up by itself before it is interrupted, and how long an interruption has
-// to take effect before it is tried again, in milliseconds.
+// Time for a cell that waits to end by itself before it is interrupted, for an interruption to take effect before it is
+// repeated, and for the main thread to answer a `clean` request, in milliseconds.
 const GIVE_UP_MS = 20;
 const INTERRUPT_MS = 60;
 const CLEAN_MS = 50;
 
-// How long what earlier cells have left, such as a timer, may keep the next one waiting before it is interrupted.
-// A cell that is cancelled meanwhile hears of it afterwards, and the agent does not wait for long.
+// Time for which leftovers of earlier cells, such as a timer, may delay the next cell before they are interrupted. A
+// cell that is cancelled meanwhile hears of it afterwards, and the agent does not wait for long.
 const LEFT_OVER_MS = 150;
 
 if (isMainThread) main();
@@ -55,7 +55,7 @@ function listen() {
   let offers = 0;
   let hasStdin = false;
 
-  // Until the main thread has changed this; false if it has not after so long.
+  // Waits until the main thread has changed this number; false if it has not after this time.
   const until = (index, isReached, ms) => {
     const end = performance.now() + ms;
     for (;;) {
@@ -69,12 +69,12 @@ function listen() {
   const answered = (number, ms) => until(CLEANED, (value) => value >= number, ms);
   const isOver = (number, ms) => until(RUNNING, (value) => value !== number, ms);
 
-  // Waits until the main thread has found its feet, and interrupts what keeps it from that. It has heard of each
-  // interruption then, as it looks for those before it does anything, and none can hit the next cell.
+  // Waits until the main thread is back in its event loop, and interrupts what prevents that. The main thread has then
+  // noticed each interruption, because it checks for them before it does anything, and none can hit the next cell.
   const clean = () => {
     for (;;) {
       cleaned += 1;
-      // A question of its own each time: an answer to an earlier one says nothing of a later interruption.
+      // A new request each time: an answer to an earlier one says nothing about a later interruption.
       port.postMessage({ kind: 'clean', number: cleaned });
       if (answered(cleaned, CLEAN_MS)) return;
       session.post('Runtime.terminateExecution');
@@ -89,7 +89,7 @@ function listen() {
     cell({ number, file, stdin, most }) {
       if (Atomics.load(shared, EXITED) === 1) interrupt();
       if (stdin !== null || hasStdin) {
-        // The lowest number that is free is the one that a new descriptor has.
+        // A new descriptor has the lowest number that is free.
         fs.closeSync(0);
         fs.openSync(stdin ?? '/dev/null');
         if (stdin !== null) fs.unlinkSync(stdin);
@@ -101,7 +101,7 @@ function listen() {
         Atomics.store(shared, OFFERED, offers);
         port.postMessage({ kind: 'cell', offer: offers, number, code, most });
         if (until(OFFERED, (value) => value === 0, LEFT_OVER_MS)) return;
-        // What is interrupted now must not be the cell, nor may that begin before the interruption is over.
+        // The interruption must not hit the cell, and the cell must not begin before the interruption is over.
         if (Atomics.compareExchange(shared, OFFERED, offers, 0) === 0) return;
         interrupt();
       }
@@ -135,7 +135,7 @@ function listen() {
 // --- the main thread -----------------------------------------------------------------------------------------
 
 function main() {
-  // Node's own parser, and its inspector, which --expose-internals shows.
+  // Node's own parser, and its inspector, which --expose-internals makes available.
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
   const { Connection } = require('internal/test/binding').internalBinding('inspector');
   const { apply, ownKeys, setPrototypeOf } = Reflect;
@@ -156,8 +156,8 @@ function main() {
 
   let cell = null;
 
-  // The number of the cell that has begun what runs now, if that is known. What one has left pending goes on while
-  // a later one runs.
+  // The number of the cell that has begun what runs now, if that is known. Work that a cell has left pending continues
+  // while a later cell runs.
   const begunBy = new AsyncLocalStorage();
   const within = begunBy.run.bind(begunBy);
   const ofWhich = begunBy.getStore.bind(begunBy);
@@ -168,20 +168,20 @@ function main() {
     notify(shared, index);
   };
 
-  // What it says, all of it, however little the reader takes at a time.
+  // Writes all bytes, however few the reader takes at a time.
   const writeAll = (fd, bytes) => {
     for (let at = 0; at < bytes.length; ) {
       try {
         at += writeSync(fd, bytes, at);
       } catch (error) {
-        // A child may have set the pipe that it shares to fail instead of waiting.
+        // A child process may have set the pipe that it shares to fail instead of waiting.
         if (error.code !== 'EAGAIN') throw error;
         wait(shared, CLEANED, shared[CLEANED], 1);
       }
     }
   };
 
-  // Without what objects and arrays inherit, such as a toJSON() of a cell's. For those that nobody else has.
+  // Removes what objects and arrays inherit, such as a toJSON() of a cell. Only for objects that no other code uses.
   const bare = (value) => {
     if (typeof value !== 'object' || value === null) return value;
     setPrototypeOf(value, null);
@@ -212,7 +212,7 @@ function main() {
       }
       done(failed);
     }
-    // As that of any Node, it cannot be closed.
+    // As in any Node, it cannot be closed.
     _destroy(error, done) {
       done(error);
     }
@@ -278,7 +278,7 @@ function main() {
     });
   }
 
-  // Frames of what is in this file, and what is below them, are not the user's.
+  // Frames of this file, and those below them, are not the user's.
   Error.prepareStackTrace = (error, frames) => {
     let end = frames.findIndex((frame) => frame.getFileName() === __filename);
     if (end === -1) end = frames.length;
@@ -289,17 +289,17 @@ function main() {
   };
 
   process.reallyExit = process.exit = (code = process.exitCode) => {
-    // It ends no cell but its own.
+    // Leftover code must not end a later cell.
     if (isLeftOver()) throw nobody;
-    // Before the cell is over, as the process may be stopped right then.
+    // Before the cell is over, because the process may be stopped right then.
     store(shared, EXITED, 1);
     if (cell !== null) over(cell, Number.parseInt(code ?? 0, 10) & 0xff);
-    // Until the next cell: what called this does not go on.
+    // Waits until the next cell: the code that called this does not continue.
     for (;;) wait(shared, EXITED, 1);
   };
 
-  // Node takes a signal to itself for its end, and lets go of the inspector first. One to any of its threads is
-  // one to the process as well, and those that V8 works with stay.
+  // A signal to the own process id means the end to Node, which first disconnects the inspector. A signal to any thread
+  // is one to the process as well, and the threads that V8 works with live as long as the process.
   const { _kill: kill, pid: self } = process;
   const thread = Number(fs.readdirSync('/proc/self/task').find((id) => Number(id) !== self) ?? self);
   process._kill = (pid, signal) => kill(pid === self && signal !== 0 ? thread : pid, signal);
@@ -316,13 +316,13 @@ function main() {
     return text.slice(at, end === -1 ? undefined : end);
   };
 
-  // As Node shows what nobody has caught: the line, and then the stack.
+  // Formats an error as Node shows an uncaught one: the line, and then the stack.
   const shown = (error, place) => {
     let text;
     try {
       const isError = types.isNativeError(error) || error instanceof Error;
       text = isError ? inspect(error) : `Uncaught ${inspect(error)}`;
-      // So it is where there is no frame.
+      // This is its form if there is no frame.
       if (isError && text.startsWith('[') && text.endsWith(']')) text = text.slice(1, -1);
     } catch {
       return 'Uncaught: an error that cannot be shown';
@@ -359,19 +359,19 @@ function main() {
 
   // --- cells ---
 
-  // Gives the value that the inspector knows by an id.
+  // Receives the value that the inspector knows by an id.
   let taken;
   globalThis.take = (value) => {
     taken = value;
   };
-  // Not by Node's own session, whose messages have what objects inherit.
+  // Not through Node's own session, because its messages have what objects inherit.
   let asked = 0;
   let answered = null;
   const connection = new Connection((message) => {
     const answer = bare(parse(message));
     if (answer.id === asked) answered = answer;
   });
-  // The answer, if there is one at once.
+  // Sends a request. Returns the answer, if there is one at once.
   const post = (method, params) => {
     asked += 1;
     answered = null;
@@ -399,11 +399,11 @@ function main() {
     return value;
   };
 
-  // Promises of cells that have not settled. The inspector waits for them as well, and Node dies if it has to
-  // hear in the midst of collecting garbage that one is gone.
+  // Promises of cells that have not settled. The inspector waits for them as well, and Node dies if one is collected as
+  // garbage before that.
   const unsettled = new Set();
 
-  // Starts a cell. Gives its promise, which is the first that is made then, or what is wrong with its syntax.
+  // Starts a cell. Returns its promise, which is the first that is made then, or the error in its syntax.
   const evaluate = (number, code) => {
     let promise;
     const stop = onPromise((made) => {
@@ -420,7 +420,7 @@ function main() {
     return { __proto__: null, promise, thrown: answer?.exceptionDetails };
   };
 
-  // Start and end of a text that is too long, without the halves of characters.
+  // Start and end of a text that is too long, without parts of characters.
   const cut = (bytes, most) => {
     if (bytes.length <= most) return { head: bytes, tail: bytes.subarray(0, 0) };
     let start = Math.floor(most * 0.6);
@@ -433,12 +433,12 @@ function main() {
   const end = (ended, kind, fields, text) => {
     cell = null;
     const { user, system } = cpuUsage(ended.cpu);
-    // Before it is told: an interruption that comes now would hit what comes after it.
+    // Before the agent is told: an interruption that comes now would hit what comes after the cell.
     tell(RUNNING, 0);
     say(kind, { number: ended.number, cpu_us: user + system, ...fields }, text);
   };
 
-  // Whether there is still a context to evaluate cells in. Asked so that no code runs.
+  // Whether there is still a context to evaluate cells in. The question runs no code.
   const isAble = () => post('Runtime.globalLexicalScopeNames') !== null;
 
   const over = (ended, code, result) => {
@@ -456,7 +456,7 @@ function main() {
     end(ended, 'D', fields, text);
   };
 
-  // No cell can be evaluated any more, and the agent ends this process.
+  // Reports that no cell can be evaluated any more; the agent then ends this process.
   const unable = (ended) => {
     if (cell !== ended) return;
     try {
@@ -467,7 +467,7 @@ function main() {
     end(ended, 'U', { code: 1 });
   };
 
-  // What has been begun with files is done before the cell ends: a stream that was ended has been written.
+  // Whether work with files is pending. It is done before the cell ends: a stream that was ended has been written.
   const files = () => {
     const kinds = pending();
     for (let i = 0; i < kinds.length; i += 1) {
@@ -497,7 +497,7 @@ function main() {
       } finally {
         unsettled.delete(promise);
       }
-      // What was begun and not waited for, as by `main()`.
+      // A promise that the cell has not waited for, as of `main()`.
       if (types.isPromise(value)) value = await value;
     } catch (error) {
       if (cell === mine) report(error);
@@ -521,13 +521,13 @@ function main() {
     try {
       await run(mine);
     } catch {
-      // It is this program that has failed, not the cell.
+      // This program has failed, not the cell.
       unable(mine);
     }
   };
 
-  // A cell is a script, in which there are no import statements, and Node has no import() for those that the
-  // inspector runs. Both are calls of a function with a name of the same length, so that columns stay right.
+  // A cell is a script, in which there are no import statements, and import() does not work in code that the inspector
+  // runs. Both become calls of a function with a name of the same length, so that columns stay right.
   const withImports = (code) => {
     if (!/\bimport\b/.test(code)) return code;
     let tree;
@@ -535,7 +535,7 @@ function main() {
       const options = { allowAwaitOutsideFunction: true, allowHashBang: true, allowImportExportEverywhere: true };
       tree = acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', ...options });
     } catch {
-      // V8 says better what is wrong with it.
+      // V8 gives a better error.
       return code;
     }
     const changes = [];
@@ -555,7 +555,7 @@ function main() {
     return text;
   };
 
-  // The statement as declarations, on as many lines.
+  // The statement as declarations, on the same number of lines.
   const asCall = (code, { start, end, specifiers, source }) => {
     const call = `await _load_(${source.raw})`;
     const lines = '\n'.repeat(code.slice(start, end).split('\n').length - 1);
@@ -571,7 +571,7 @@ function main() {
     return `const ${all} = ${call}${rest};${lines}`;
   };
 
-  // --- what there is ---
+  // --- the list of variables ---
 
   const own = new Set(Object.getOwnPropertyNames(globalThis).filter((name) => !builtin.includes(name)));
 
@@ -636,7 +636,7 @@ function main() {
       const name = lexical[i];
       if (name.startsWith('_')) continue;
       const answer = post('Runtime.evaluate', { expression: name, silent: true, objectGroup: 'look' });
-      // Declared, and its cell has not come so far.
+      // Declared, and its cell has not got that far.
       if (answer === null || answer.exceptionDetails !== undefined) continue;
       add(name, take(answer.result));
     }
@@ -650,13 +650,13 @@ function main() {
     return found;
   };
 
-  // --- what the worker says ---
+  // --- messages of the worker ---
 
   const { port1: port, port2 } = new MessageChannel();
   const acts = {
     __proto__: null,
     cell(request) {
-      // Before it is taken, so that it is known to run as soon as it is known to be taken.
+      // Before the offer is taken, so that the cell is known to run as soon as it is known to be taken.
       store(shared, RUNNING, request.number);
       if (compareExchange(shared, OFFERED, request.offer, 0) === request.offer) {
         notify(shared, OFFERED);
@@ -673,7 +673,7 @@ function main() {
     clean({ number }) {
       if (shared[CLEANED] >= number) return;
       tell(EXITED, 0);
-      // What was cut short has left its asynchronous contexts behind, which an error clears away.
+      // Interrupted code has left its asynchronous contexts behind, which an error clears.
       later(() => {
         tell(CLEANED, number);
         throw nobody;
@@ -701,7 +701,7 @@ function main() {
   });
   worker.on('error', () => process.kill(process.pid, 'SIGKILL'));
 
-  // The first cell finds everything compiled.
+  // The first cell finds all of this compiled.
   evaluate(0, 'undefined');
   inspect({ ready: [true] });
 }

@@ -1,7 +1,7 @@
-"""Writes the variables of a workspace down, one by one, for another interpreter to take over; and takes them over.
+"""Saves the variables of a workspace, one by one, for another interpreter; and restores them there.
 
-Run by the kernel as a module of its own that is in no list of modules, when a session is archived or brought back.
-What is written is a row of records:
+The kernel runs this file as a module that is not in sys.modules, when a session is archived or restored. Variables are
+saved as a row of records:
 
     length of the head (4 bytes) | length of the body (8 bytes) | head, JSON | body
 
@@ -10,8 +10,8 @@ What is written is a row of records:
     {"name": "b", "same_as": "a"}              the same object under another name
     {"name": "pd", "module": "pandas"}         imported again
 
-Each value is pickled by itself, so that one that cannot be takes no other with it. Functions and classes of the
-cells are written with their code, and find the workspace's variables as their globals again.
+Each value is pickled by itself, so that one that cannot be pickled does not affect others. Functions and classes of the
+cells are saved with their code, and have the workspace's variables as their globals again.
 """
 
 import contextlib
@@ -30,26 +30,26 @@ import warnings
 
 HEAD = struct.Struct("<IQ")
 
-# Names and characters of one that are told, and of a reason.
+# Maximum number of names that are reported, and of characters of a name or a reason.
 MAX_NAMES, MAX_CHARS = 500, 100
 
-# What IPython keeps among the variables.
+# The variables that IPython adds.
 ITS_OWN = re.compile(r"_+|_i+|_i?\d+|_ih|_oh|_dh|In|Out|_exit_code|__\w*__")
 
-# Longest head of a record, in bytes.
+# Maximum length of the head of a record, in bytes.
 MAX_HEAD = 1 << 20
 
 
 class Left(Exception):
-    """A variable is left behind, for this reason."""
+    """Leaves a variable behind, for this reason."""
 
 
 class TooMuch(Left):
-    """There is no room for this one or any other."""
+    """There is no time for this variable or any other."""
 
 
 class Chunks:
-    """A file that holds what is written to it, up to so many bytes and until then."""
+    """A file in memory that takes up to `room` bytes, and only until the time `until`."""
 
     def __init__(self, room, until):
         self.chunks, self.size, self.room, self.until = [], 0, room, until
@@ -66,7 +66,7 @@ class Chunks:
 
 
 class Globals:
-    """Stands for the workspace's variables where a function has them as its globals."""
+    """Stands for the workspace's variables if a function has them as its globals."""
 
     def __reduce__(self):
         return vars, (sys.modules["__main__"],)
@@ -77,14 +77,15 @@ def refuse_file(file):
 
 
 def pickler(namespace):
-    """What pickles values of a workspace; plain pickle where there is nothing better, as in tests without an image."""
+    """Returns the class that pickles values of a workspace; plain pickle's if there is no better one, as in tests
+    without an image."""
     try:
         import cloudpickle
     except ImportError:
         return pickle.Pickler
 
     class Pickler(cloudpickle.Pickler):
-        # A file is more than what is left to read in it.
+        # A file is more than the rest of its content.
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({io.TextIOWrapper: refuse_file})
 
         def _dynamic_function_reduce(self, function):
@@ -99,7 +100,7 @@ def pickler(namespace):
 
 @contextlib.contextmanager
 def no_longer_than(seconds):
-    """Interrupts Python code after so long. What does not run any is not interrupted: whoever waits for us gives up."""
+    """Interrupts Python code after this time. Code that runs no Python is not interrupted: the agent gives up then."""
 
     def interrupt(*_):
         raise Left("it takes too long")
@@ -112,13 +113,13 @@ def no_longer_than(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-        # It may have been set in another way than from Python.
+        # None if the handler was not set from Python.
         signal.signal(signal.SIGALRM, before if before is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def without(folder):
-    """Imports nothing from the user's folder: a file there may be called like a library."""
+    """Imports nothing from the user's folder: a file there may have the name of a library."""
     path, sys.path[:] = sys.path[:], [name for name in sys.path if name not in ("", folder)]
     try:
         yield
@@ -127,7 +128,7 @@ def without(folder):
 
 
 class Report:
-    """What became of which variable."""
+    """Records what became of each variable."""
 
     def __init__(self):
         self.variables, self.imports, self.lost = [], [], []
@@ -191,7 +192,7 @@ def carry_out(shell, target, data, each_bytes, total_bytes, each_ms, total_ms):
 
 
 def write(target, head, chunks=()):
-    """Writes a record. Gives its length."""
+    """Writes a record. Returns its length."""
     head = json.dumps(head).encode()
     if len(head) > MAX_HEAD:
         raise Left("its name is too long")
@@ -204,7 +205,7 @@ def write(target, head, chunks=()):
 
 
 def carry_in(shell, source, data, count, each_ms, total_ms):
-    """Takes over what can be read from this file descriptor."""
+    """Restores the variables that can be read from this file descriptor."""
     report, until = Report(), time.monotonic() + total_ms / 1e3
     with without(data), contextlib.suppress(ImportError):
         import cloudpickle
@@ -234,7 +235,7 @@ def carry_in(shell, source, data, count, each_ms, total_ms):
                 (report.imports if "module" in head else report.variables).append(head.get("module", name))
             except BaseException as error:
                 report.lost.append((name, reason(error)))
-    # The next cell is the next of that workspace.
+    # The number of the next cell follows from the workspace that was saved.
     inner = getattr(shell, "shell", None)
     if inner is not None:
         inner.execution_count = count + 1

@@ -1,8 +1,8 @@
-"""What a run's process knows of it that the output does not say, and what a program for a notebook needs.
+"""Facts about a run that its output does not show, and what a program for a notebook needs.
 
-Run by the fork server as a module of its own that is in no list of modules, so that programs do not meet
-it. Everything here works on what a program has left behind, and may have changed in any way: whatever fails
-is not told.
+The fork server runs this file as a module that is not in sys.modules, so that programs do not find it. Everything here
+works on what a program has left behind, and may have changed in any way: a fact that cannot be found out is not
+reported.
 """
 
 import builtins
@@ -10,49 +10,49 @@ import json
 import sys
 import types
 
-# For after a program has run: it may have deleted any of these.
+# For use after a program has run: it may have deleted any of these.
 from builtins import *
 
-# As in the module `ast`, which programs may find unloaded.
+# As in the module `ast`, which is not imported here, so that programs do not find it loaded.
 ONLY_AST, TOP_LEVEL_AWAIT, CO_COROUTINE = 0x400, 0x2000, 0x80
 
 # Flags of a compiled program that `from __future__` has set.
 FUTURE_FLAGS = 0x1FF0000
 
-# The classes of a class, whatever that says.
+# Returns the classes of a class, even if the class itself names others.
 MRO = vars(type)["__mro__"].__get__
 
-# Exceptions that led to one another and are looked at.
+# Maximum number of exceptions that are examined, of those that led to one another.
 MAX_CAUSES = 20
 
-# Names of a kind, and characters of each, that are told.
+# Maximum number of names of a kind, and of characters of each, that are reported.
 MAX_NAMES, MAX_CHARS = 20, 100
 
-# Names that are compared with the one that was looked for.
+# Maximum number of names that are compared with the one that was looked for.
 MAX_COMPARED = 2000
 
-# Bytes of a file, and rows of a table, in which a header is looked for.
+# Bytes of a file, and rows of a table, that are searched for a header.
 MAX_SAMPLE, MAX_ROWS = 1 << 16, 50
 
-# Longest message, in bytes: what the agent reads at once.
+# Maximum length of the message, in bytes: the agent reads it at once.
 MAX_BYTES = 3500
 
 
 class Facts:
-    """What is known of one run."""
+    """The facts about one run."""
 
     def __init__(self):
         self.known = {}
-        # As JSON, when the program has ended.
+        # The facts as JSON, when the program has ended.
         self.packed = b""
 
     def left_out(self, lines):
-        """These lines of the program were not run."""
+        """Notes the lines of the program that were not run."""
         if lines:
             self.known["left_out"] = names(lines)
 
     def dropped(self, value):
-        """This is the value of the last line. Called as `sys.displayhook`."""
+        """Notes the value of the last line. Called as `sys.displayhook`."""
         try:
             if value is not None and not is_of_matplotlib(value):
                 self.known["dropped_value"] = type(value).__name__[:MAX_CHARS]
@@ -60,7 +60,7 @@ class Facts:
             pass
 
     def failed(self, error):
-        """This exception ended it."""
+        """Notes what is known about the exception that ended the program."""
         try:
             if (columns := columns_of(error)) is not None:
                 self.known["columns"] = names(nearest_first(columns, error))
@@ -74,7 +74,7 @@ class Facts:
             pass
 
     def ended(self):
-        """It has ended, and what the libraries hold is as it left it."""
+        """Notes the rest when the program has ended, and the libraries are as it left them."""
         try:
             if figures := sys.modules.get("sandbox_figures"):
                 if unsaved := figures.unseen():
@@ -92,7 +92,7 @@ def names(all):
 
 
 def plain(name):
-    """A name without what is hard to see: case, and characters that are invisible or look like a space."""
+    """Returns a name without what is hard to see: case, and characters that are invisible or look like a space."""
     import unicodedata
 
     text = unicodedata.normalize("NFKC", str(name))
@@ -100,7 +100,7 @@ def plain(name):
 
 
 def wanted_in(error):
-    """The names that an error may say were not there."""
+    """Returns the names that an error may call missing."""
     import re
 
     text = error.name if isinstance(error, AttributeError) else error.args[0] if error.args else ""
@@ -108,7 +108,7 @@ def wanted_in(error):
 
 
 def nearest_first(all, error):
-    """The same names, of many those first that are like what was looked for."""
+    """Returns the same names; if they are many, those that are like the name that was looked for come first."""
     if sum(len(str(name)) + 4 for name in all) < 200:
         return all
     from difflib import get_close_matches
@@ -122,8 +122,8 @@ def nearest_first(all, error):
 
 
 def is_of_matplotlib(value):
-    """True of what its functions return for whoever wants to change what they have drawn."""
-    # Of the program's own classes nothing is called.
+    """True for objects that matplotlib's functions return, so that a program can change what they have drawn."""
+    # No method of the program's own classes is called.
     if type(value) in (list, tuple) and value:
         value = value[0]
     elif "numpy" in sys.modules and type(value) is sys.modules["numpy"].ndarray:
@@ -133,13 +133,13 @@ def is_of_matplotlib(value):
     return any(str(name).partition(".")[0] in ("matplotlib", "mpl_toolkits") for name in modules)
 
 
-# How libraries begin or end what they say of a column that is not there, where it is no KeyError.
+# Starts and ends of messages of libraries about a missing column that are not a KeyError.
 WITHOUT_COLUMN = ("Missing column", "Usecols do not match", "An entry with this name does not appear in `data`.")
 
 
 def columns_of(error):
-    """The columns of the table that the innermost function of a library worked with, if it is for one of
-    them that the error is."""
+    """Returns the columns of the table that the innermost function of a library worked with, if the error may be about
+    one of them."""
     if type(error) is ValueError:
         message = str(error.args[0]) if error.args else ""
         if not message.startswith(WITHOUT_COLUMN) and not message.endswith(WITHOUT_COLUMN):
@@ -154,7 +154,7 @@ def columns_of(error):
             if library in ("pandas", "seaborn"):
                 columns = columns_in(frame.f_locals)
             elif is_of_arrow and library != "pyarrow":
-                # Its functions are compiled, and show no variables: those of whoever called it do.
+                # Its functions are compiled, and show no variables: those of their caller are examined.
                 return columns_of_arrow(frame.f_locals)
             else:
                 continue
@@ -172,8 +172,8 @@ def causes_of(error):
 
 
 def columns_of_row(error):
-    """The keys of a row, as the module `csv` gives it, that has the key which was looked for but for what is
-    invisible, such as a byte order mark."""
+    """Returns the keys of a row of the module `csv`, if one of them is the key that was looked for except for invisible
+    characters, such as a byte order mark."""
     wanted = error.args[0] if type(error) is KeyError and error.args else None
     if type(wanted) is not str:
         return None
@@ -184,7 +184,7 @@ def columns_of_row(error):
 
 
 def header_of(error):
-    """The row of a table, counted from 0, that has what was looked for among the columns: the header may be
+    """Returns the row of a table, counted from 0, that contains the column that was looked for: the header may be
     there."""
     wanted = {plain(name) for name in wanted_in(error)}
     for step in causes_of(error):
@@ -198,13 +198,13 @@ def header_of(error):
 
 
 def is_for_column(error):
-    """True if it may be a column that was looked for, and no row, group or method."""
+    """True if the error may be about a column, and not about a row, group or method."""
     if any(frame.f_code.co_name == "get_group" for frame in frames_of(error)):
         return False
-    # Methods that are no longer there are many, and they are called.
+    # Other missing attributes are rather methods that a library no longer has.
     if isinstance(error, AttributeError):
         return str(error.name)[:1].isupper() or "_" in str(error.name)
-    # What `DataFrame.query` does not find.
+    # The error of `DataFrame.query`.
     if type(error).__name__ == "UndefinedVariableError":
         return True
     return isinstance(error, KeyError) and bool(error.args) and not isinstance(error.args[0], (int, float))
@@ -220,7 +220,7 @@ def frames_of(error):
 
 
 def sheets_of(error):
-    """The sheets of the workbook in which one was looked for in vain, if the error is for that."""
+    """Returns the sheets of a workbook, if the error is about one that it does not have."""
     if type(error) not in (ValueError, KeyError) or not error.args:
         return None
     if not str(error.args[0]).startswith(("Worksheet named ", "Worksheet ")):
@@ -237,10 +237,10 @@ def library_of(frame):
 
 
 def columns_in(variables):
-    """The columns of the table that a function works with, or those that it reads."""
+    """Returns the columns of the table that a function works with, or of the file that it reads."""
     if (table := table_in(variables)) is not None:
         return list(table.columns)
-    # Where files are parsed there is no table yet.
+    # A file that is being parsed is not a table yet.
     for wanted, known in ("usecols", "names"), ("parse_dates", "columns"):
         if wanted in variables and variables.get(known) is not None:
             return list(variables[known])
@@ -261,7 +261,7 @@ NO_TABLE = {"pandas": "ParserError", "polars": "ComputeError", "_duckdb": "Inval
 
 
 def shape_of(error):
-    """Where the tables of a text file seem to be, if it was not one table for a library."""
+    """Returns where the tables of a text file seem to be, if a library could not read it as one table."""
     kind = type(error)
     if NO_TABLE.get(kind.__module__.partition(".")[0]) != kind.__name__ or not (path := path_of(error)):
         return None
@@ -284,7 +284,7 @@ def shape_of(error):
 
 
 def path_of(error):
-    """The file that a library was reading."""
+    """Returns the file that a library was reading."""
     import re
 
     for step in causes_of(error):
@@ -300,7 +300,7 @@ def path_of(error):
 def is_file(path):
     import os
 
-    # A number would be an open file.
+    # A number would mean an open file.
     try:
         return not isinstance(path, int) and os.path.isfile(path)
     except (TypeError, ValueError):
@@ -308,7 +308,8 @@ def is_file(path):
 
 
 def blocks_of(lines, separator):
-    """Runs of lines with as many fields each, at least two: where they begin, counted from 0, and their length."""
+    """Returns runs of lines with the same number of fields, at least two: where they begin, counted from 0, and their
+    length."""
     import csv
 
     blocks, fields = [], 0
@@ -323,30 +324,30 @@ def blocks_of(lines, separator):
 
 
 def columns_of_arrow(variables):
-    """The columns of the only table among some variables."""
+    """Returns the columns of a table, if there is only one among these variables."""
     tables = [value for value in variables.values() if type(value).__module__ == "pyarrow.lib"]
     tables = [table for table in tables if type(table).__name__ in ("Table", "RecordBatch")]
     return list(tables[0].schema.names) if len(tables) == 1 else None
 
 
 def compiled(text, script):
-    """The program, and its last line apart from it if that has a value; or all of it, and None."""
+    """Returns the program without its last line, and that line, if it has a value; otherwise all of it, and None."""
     last = text.rstrip().rpartition(b"\n")[2]
-    # Most programs end so, and have no value there. What is indented is a part of something longer.
+    # Most programs end like this, with a line that has no value. An indented line is a part of something longer.
     if not last.startswith((b"print(", b"#", b" ", b"\t")):
         try:
             return divided(text, script)
         except SyntaxError:
             raise
         except Exception:
-            pass  # nested too deeply to be looked at
+            pass  # nested too deeply to be divided
     return compile(text, script, "exec", dont_inherit=True), None
 
 
 def divided(text, script):
     tree = compile(text, script, "exec", flags=ONLY_AST, dont_inherit=True)
     last = None
-    # A constant may be the program's description.
+    # A constant may be the program's docstring.
     if tree.body and type(tree.body[-1]).__name__ == "Expr":
         if type(tree.body[-1].value).__name__ != "Constant":
             last = tree.body.pop()
@@ -359,20 +360,20 @@ def divided(text, script):
     return program, compile(Interactive([last]), script, "single", flags=flags, dont_inherit=True)
 
 
-# How lines begin that only notebooks understand, and that a program can do without.
+# Starts of lines that only notebooks understand, and that a program can do without.
 LEFT_OUT = (b"%", b"!pip ", b"!pip3 ", b"!conda ", b"!uv ")
 
-# Of those for whole cells the ones below which there is Python.
+# The commands for whole cells below which there is Python.
 TIMERS = (b"%%time", b"%%capture")
 
 
-# Lines that are left out at most.
+# Maximum number of lines that are left out.
 MAX_LEFT_OUT = 50
 
 
 def adapted(text, script):
-    """A program for a notebook as one that compiles, and the lines that were left out; None if there is
-    none. What is asked here does not compile as it is. Only lines go at which the compiler has stopped."""
+    """Returns a program for a notebook in a form that compiles, and the lines that were left out; None if there is no
+    such form. The program as it is does not compile. Only lines at which the compiler has stopped are left out."""
     lines = text.split(b"\n")
     left_out = []
     while len(left_out) <= MAX_LEFT_OUT:
@@ -395,7 +396,7 @@ def adapted(text, script):
 
 
 def runner_of(program):
-    """What runs it: a program that waits at its top level needs a loop to wait in."""
+    """Returns the function that runs a program: one that waits at its top level needs an event loop."""
     if not program.co_flags & CO_COROUTINE:
         return exec
     import asyncio

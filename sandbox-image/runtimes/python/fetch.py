@@ -1,8 +1,8 @@
-"""Gets wheels from an index: what a fetcher runs, and the only thing that it ever runs.
+"""Gets wheels from an index: the program that a fetcher runs.
 
-A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, leaves
-the wheels in its working folder, and prints what it is about to do, a line each, and last a line of JSON. Of what it
-gets it runs nothing: wheels alone are asked for, and they are only stored.
+A fetcher is a sandbox with a network and nothing else. It reads a request as JSON from its standard input, writes the
+wheels to its working folder, and prints a line before each step and a line of JSON at the end. It runs nothing that it
+gets: it only asks for wheels, and only stores them.
 """
 
 import configparser
@@ -26,8 +26,9 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 """
 
 # Runs pip where it can start no other process. Options alone do not keep it from building: a wheel may need another
-# package by its address, which pip takes as it finds it, and to learn what a source needs it runs code of that.
-# Neither is a package by its address one of the index, nor a file of this machine, wherever an index leads.
+# package by its address, which pip takes in any form, and to learn what a source package needs, pip runs its code.
+# Packages by their address and files of this machine are not taken, wherever an index leads, as they are not packages
+# of the index.
 GUARDED = ENDS_WITH_ITS_PARENT + """
 import resource, sys
 
@@ -69,26 +70,26 @@ sys.exit(main(sys.argv[1:]))
 """
 PIP = [sys.executable, "-I", "-c", GUARDED, PACKED if os.path.exists(PACKED) else ""]
 
-# What options of pip's configuration files say of this machine and not of the index.
+# Options in pip's configuration files that are about this machine and not about the index.
 LOCAL_OPTIONS = {
     "build-constraint", "cache-dir", "cert", "client-cert", "constraint", "isolated", "log", "no-binary",
     "only-binary", "prefix", "python", "quiet", "report", "require-hashes", "require-virtualenv", "requirement",
     "root", "src", "target", "user", "verbose",
 }  # fmt: skip
 
-# Most characters of what pip says that are passed on.
+# Maximum number of characters of pip's messages that are passed on.
 MAX_REASON = 600
 
-# Seconds between two looks at what pip has written, and what may stand there beside packages: lists, and copies.
+# Seconds between two checks of what pip has written, and bytes of lists and copies that may be there beside packages.
 LOOK, BESIDE = 0.2, 48 << 20
 
-# Where it says more than it shows.
+# The file in which pip says more than it shows.
 LOG = "pip.log"
 
-# Bytes of its words that are read.
+# Maximum number of bytes of pip's output that are read.
 MAX_SAID = 1 << 20
 
-# What pip fails with that was stopped, and what it is killed for.
+# The errors with which pip fails if it is stopped, and the one for which it is killed.
 BY_ADDRESS, LOCAL = "a package by its address is not taken", "files of this machine are not taken"
 TOO_LARGE = "it is larger than packages may be"
 
@@ -97,7 +98,7 @@ def main():
     exec(ENDS_WITH_ITS_PARENT, {})
     request = json.load(sys.stdin)
     here = os.getcwd()
-    # Its deadline is the server's; this is for where that could not end it.
+    # The server keeps the deadline; this is for the case that it cannot end the process.
     signal.alarm(request["seconds"] + 5)
     home = os.path.join(here, "home")
     os.makedirs(home)
@@ -117,7 +118,7 @@ def answer(found):
 
 
 def configure(request, home, environment):
-    """Pip's own configuration, as the server's machine has it."""
+    """Writes pip's own configuration, as the server's machine has it."""
     folder = os.path.join(home, ".config", "pip")
     os.makedirs(folder)
     own = configparser.RawConfigParser(strict=False)
@@ -142,14 +143,14 @@ def configure(request, home, environment):
 
 
 def usual_certificates():
-    """Those that pip comes with: a proxy may sign only some of the connections."""
+    """Returns the certificates that pip comes with: a proxy may sign only some of the connections."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); from pip._vendor import certifi; print(certifi.contents())"
     done = subprocess.run([sys.executable, "-I", "-c", code, PIP[-1]], capture_output=True, text=True)
     return done.stdout
 
 
 def pip(arguments, environment):
-    """Runs pip to its end, or until it has written more than it may. Returns its exit code, and what it has said."""
+    """Runs pip to its end, or until it has written more than it may. Returns its exit code and its outputs."""
     common = ["--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir", "--log", LOG]
     command = PIP + arguments[:1] + common + arguments[1:]
     if os.path.exists(LOG):
@@ -188,7 +189,7 @@ def written():
 def get(request, environment):
     global limit
     limit = request["bytes"] + BESIDE
-    # What is there stays as it is.
+    # Packages that are there stay as they are.
     pure_for, there = request["pure_for"], {}
     if not pure_for:
         there = {plain(known.name): known.version for known in metadata.distributions() if known.name}
@@ -232,7 +233,7 @@ def get(request, environment):
 
 
 def wheels_for(request):
-    """Options of pip for the wheels that are wanted."""
+    """Returns the options of pip for the wheels that are wanted."""
     only, pure_for = ["--only-binary", ":all:"], request["pure_for"]
     if not pure_for:
         return only
@@ -240,7 +241,7 @@ def wheels_for(request):
 
 
 def stand_ins(present):
-    """Wheels without anything in them, for what is there and of what pip does not know: it would look for pure ones."""
+    """Writes empty wheels for the packages that are there and that pip does not know: it would look for pure ones."""
     os.makedirs("there")
     for name, version in present.items():
         stem = f"{name.replace('-', '_')}-{version}"
@@ -265,7 +266,7 @@ def plain(name):
 
 
 def explained(done, request, environment):
-    """Why pip could not, as far as it can be told."""
+    """Returns why pip failed, as far as that is known."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     text = "\n".join(lines)
     if TOO_LARGE in text or "No space left" in text or "Disk quota" in text:
@@ -275,9 +276,10 @@ def explained(done, request, environment):
         return {"failed": "refused", "reason": f"It needs {what}, and only packages of the index are taken."}
     if "MemoryError" in text:
         return {"failed": "index", "reason": "The index sent more than can be read"}
-    # What does not go together it says on its standard output, up to a blank line.
+    # pip names the requirements that conflict on its standard output, up to a blank line.
     if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
-        # A version that does not exist conflicts with the one that is there: asked for alone, pip says which it is.
+        # A version that does not exist conflicts with the one that is there, too: asked for it alone, pip says which it
+        # is.
         alone = ["--dry-run", "--no-deps", "--ignore-installed", *wheels_for(request)]
         if request["pure_for"]:
             alone += ["--target", "nowhere"]
@@ -296,7 +298,7 @@ def explained(done, request, environment):
         if why := unreachable():
             return {"failed": "index", "reason": reason([why])}
         if request["pure_for"]:
-            # Whether there is a wheel for this machine.
+            # Finds out whether there is a wheel for this machine.
             here = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"]
             if pip(["install", *here, requirement], environment).returncode == 0:
                 return {"failed": "compiled", "requirement": requirement}
@@ -305,14 +307,14 @@ def explained(done, request, environment):
 
 
 def unreachable():
-    """Why an index could not be asked, if one could not. Pip then takes it for one that has nothing."""
+    """Returns why an index could not be reached, if one could not. pip then treats it as one that has nothing."""
     with open(LOG, errors="replace") as file:
         failed = re.findall(r"Could not fetch URL \S+: (.*) - skipping", file.read(MAX_SAID))
     return next((why for why in failed if not why.startswith("404")), None)
 
 
 def versions_of(requirement, environment):
-    """Versions that there are of a project, in any form."""
+    """Returns the versions of a project that exist, in any form."""
     name = re.match(r"[\w.-]+", requirement)
     if not name:
         return []
@@ -324,7 +326,7 @@ def versions_of(requirement, environment):
 def reason(lines):
     errors = [line for line in lines if line.startswith("ERROR:")] or lines[-2:]
     text = " ".join(line.removeprefix("ERROR:").strip() for line in errors[:3])
-    # Addresses of indexes may hold passwords.
+    # Addresses of indexes may contain passwords.
     return re.sub(r"://[^/\s@]*@", "://", text)[:MAX_REASON]
 
 

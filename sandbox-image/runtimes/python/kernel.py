@@ -1,31 +1,30 @@
-"""The kernel: the interpreter of a workspace, which runs one cell after another and remembers.
+"""The kernel: the interpreter of a workspace, which runs one cell after another and keeps its state.
 
-It is forked from the fork server as a spare that waits for its first cell, or, where there is none or it would
-not do, a new interpreter on this file. The agent speaks to it over a socket, message by message:
+It is forked from the fork server as a spare that waits for its first cell. If there is no spare, or it cannot be used,
+the kernel is a new interpreter on this file. The agent sends it messages over a socket:
 
-    kernel --- its pid -------------------------> agent   I wait
-    agent ---- {"do": "cell", "n": N}, 2 or 3 files > kernel  run what is in the program's file
+    kernel --- its pid -------------------------> agent   the kernel waits
+    agent ---- {"do": "cell", "n": N}, 2 or 3 files > kernel  run the program's file
     kernel --- exit code, processor time, .. ---> agent   done: now it may be stopped
-    agent ---- {"do": "freeze"} and a socket ---> kernel  keep a copy of how you are now
-    copy ----- its pid -------------------------> agent   on that socket: I am frozen
-    kernel --- {"n": N, "frozen": ..} ----------> agent   it has been made, or could not be
-    agent ---- {"do": "take_over"} -------------> copy    you are the kernel now
-    copy ----- {"n": N, "pid": its pid} --------> agent   I wait
-    agent ---- {"do": "inspect", "n": N} -------> kernel  what do you hold?
+    agent ---- {"do": "freeze"} and a socket ---> kernel  make a copy of the present state
+    copy ----- its pid -------------------------> agent   on that socket: the copy is frozen
+    kernel --- {"n": N, "frozen": ..} ----------> agent   whether it has been made
+    agent ---- {"do": "take_over"} -------------> copy    become the kernel
+    copy ----- {"n": N, "pid": its pid} --------> agent   the copy waits as the kernel
+    agent ---- {"do": "inspect", "n": N} -------> kernel  list the variables
     kernel --- {"n": N, "variables": ..} -------> agent
-    agent ---- {"do": "carry_out"} and a pipe --> kernel  write down what you hold (carry.py)
+    agent ---- {"do": "carry_out"} and a pipe --> kernel  save the variables (carry.py)
     kernel --- {"n": N, "carried": ..} ---------> agent
-    agent ---- {"do": "carry_in"} and a pipe ---> kernel  take over what another held
+    agent ---- {"do": "carry_in"} and a pipe ---> kernel  restore variables that another kernel has saved
     kernel --- {"n": N, "carried": .., "fits": ..} > agent
     agent ---- {"do": "ping", "n": N} ----------> kernel  are you there?
     kernel --- {"n": N, "pong": its pid} -------> agent
 
-A copy is a fork. The child is the copy and the parent goes on, so that in ordinary use processes, threads and
-sockets survive. What a fork shares with its parent, or changes, the copy puts right when it takes over: where open
-files stand, what is drawn at random, what an event loop waits for.
+A copy is a fork. The child is the copy and the parent continues, so that in ordinary use processes, threads and
+sockets survive. A fork shares or changes some state: when the copy takes over, it restores the positions in open
+files, the random states, and what an event loop waits for.
 """
 
-# What a kernel finds in __main__ before its first cell.
 import sys
 
 if __name__ == "__main__":
@@ -51,7 +50,7 @@ import time
 import types
 import warnings
 
-# For after cells have run: they may have replaced or deleted any of these.
+# For use after cells have run: they may have replaced or deleted any of these.
 from builtins import *
 from json import dumps as render, loads as parse
 from os import _exit, close, dup, dup2, fstat, getpid, getppid, listdir, lseek, open as open_file, waitpid
@@ -62,27 +61,27 @@ from socket import recv_fds as receive, socket as Socket
 from struct import pack
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 
-# Bytes of a value's text that are told, and of those how many are its start.
+# Maximum bytes of a value's text that are sent, and how many of those are its start.
 MAX_RESULT, MAX_HEAD = 32 << 10, (32 << 10) * 3 // 5
 
-# Longest message of the agent's, in bytes.
+# Maximum length of the agent's messages, in bytes.
 MAX_MESSAGE = 4096
 
-# Where the processes are known that track what other processes share.
+# Modules that know the processes which track what other processes share.
 TRACKERS = "multiprocessing.resource_tracker", "joblib.externals.loky.backend.resource_tracker"
 
-# The signal at which it writes where it stands.
+# The signal at which the kernel writes its stack.
 ASKED = signal.SIGURG
 
-# Those that a program can have handled, without the ones that a fault of its own raises.
+# Signals that a program can handle, without those that its own faults raise.
 CATCHABLE = signal.valid_signals() - {
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS
 }  # fmt: skip
 
-# Signals that are forgotten before a cell at most.
+# Maximum number of signals that are discarded before a cell.
 MAX_DISCARDED = 4096
 
-# Descriptors that are kept for us.
+# Number of descriptors that the kernel reserves for itself.
 RESERVED = 8
 
 PR_SET_DUMPABLE = 4
@@ -93,22 +92,22 @@ MADV_POPULATE_WRITE = 23
 
 PAGE = getpagesize()
 
-# Pages that a kernel copies ahead at most after it has been copied itself, which is what a copy costs at least, the
-# longest stretch of them, and of how many one is left out.
+# The most pages that a kernel copies ahead after it has been copied itself, which is what a copy costs at least, the
+# longest stretch of them, and the number of pages of which one is left out.
 MAX_HOT, MAX_STRETCH, DOUBTED = 2048, 256, 16
 
-# Which pages a process has. gVisor has no such file.
+# The file that says which pages a process has. gVisor has no such file.
 PAGES = "/proc/self/pagemap"
 
-# Where the states of some are read to, eight bytes each. Always the same memory: it counts as written by a cell.
+# The buffer for the states of pages, eight bytes each. Always the same memory, because it counts as written by a cell.
 STATES = memoryview(bytearray(64 << 10))
 
-# Pages in a row that are in memory, no file's, and nobody else's (Linux, Documentation/admin-guide/mm/pagemap).
+# Pages in a row that are in memory, are no file's, and are not shared (Linux, Documentation/admin-guide/mm/pagemap).
 OWN_PAGES = re.compile(rb"[\x81\x83]+")
 
 
 def load(name, folder):
-    """A module of ours from a file, in no list of modules."""
+    """Loads a module of the runtime's own from a file; it is not in sys.modules."""
     module = types.ModuleType(name)
     module.__file__ = os.path.join(folder, name + ".py")
     with open(module.__file__) as file:
@@ -117,14 +116,14 @@ def load(name, folder):
 
 
 class Kernel:
-    """The shell and the agent's end of it."""
+    """The shell, and its end of the socket to the agent."""
 
     def __init__(self, link, script, data, facts, shells, is_stale=None, re_exec=None):
         self.link = link
         self.script = script
         self.facts, self.shells = facts, shells
         self.data = data
-        # Whether a new interpreter has to run the first cell, and how it is made.
+        # Functions: whether a new interpreter has to run the first cell, and how it is started.
         self.is_stale = is_stale
         self.re_exec = re_exec
         main = types.ModuleType("__main__")
@@ -134,11 +133,11 @@ class Kernel:
             sys.modules["__mp_main__"] = main
         self.shell = shells.make(main, data)
         self.shell.warm_up()
-        # What is there now is no garbage; looking for some would touch all of it, and a copy of each page is made.
+        # Nothing that exists now is garbage; a collection would touch all of it, and so have each page copied.
         gc.collect()
         gc.freeze()
         self.hot = HotPages()
-        # Until there are, all that it has ever written is its own.
+        # Until the first copy, all pages that it has ever written are its own.
         self.has_copies = False
         if os.path.exists(PAGES):
             self.study()
@@ -150,7 +149,7 @@ class Kernel:
         self.reserved = []
 
     def study(self):
-        """Sees what a cell writes, beside a copy as there will be."""
+        """Learns which pages a cell writes, beside a copy as there will be."""
         child = fork()
         if child == 0:
             signal.pause()
@@ -162,11 +161,11 @@ class Kernel:
             waitpid(child, 0)
 
     def wait(self):
-        """Says that it waits for its first cell."""
+        """Tells the agent that this process waits."""
         self.link.send(pack("=i", self.pid))
 
     def serve(self):
-        """Does what the agent asks until it is gone. Never returns. Signals wait for the next cell."""
+        """Does what the agent asks until the agent ends. Never returns. Signals wait for the next cell."""
         self.mask = set_mask(signal.SIG_BLOCK, ())
         block_signals()
         self.reserve()
@@ -181,12 +180,12 @@ class Kernel:
                 getattr(self, do)(*files, **request)
             except BaseException:
                 if do in ("cell", "take_over"):
-                    # Nobody else can tell what has become of the variables.
+                    # The state of the variables is unknown.
                     _exit(70)
             self.reserve()
 
     def reserve(self):
-        """Keeps some descriptors for us: a cell may use up all there are."""
+        """Reserves some descriptors for the kernel: a cell may use up all that there are."""
         try:
             while len(self.reserved) < RESERVED:
                 self.reserved.append(dup(self.null))
@@ -213,7 +212,7 @@ class Kernel:
         try:
             set_mask(signal.SIG_SETMASK, self.mask)
         except BaseException as error:
-            # Of a handler for a signal that has waited. The cell may be there to end that.
+            # From a handler for a signal that has waited. The cell still runs: it may be there to stop such signals.
             complain(f"{type(error).__name__}: {error}")
         try:
             outcome = self.shell.run(text)
@@ -245,19 +244,19 @@ class Kernel:
                 stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)
                 setattr(sys, name, stream)
                 setattr(sys, f"__{name}__", stream)
-        # What was left in a buffer is the last cell's.
+        # Input that is left in a buffer belongs to the last cell.
         has_input = len(files) > 2
         if sys.stdin is self.stdin and (has_input or self.had_input or self.stdin.closed):
             self.stdin = sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
         self.had_input = has_input
 
     def close_files(self):
-        """Nobody reads on what a thread writes from now on."""
+        """Disconnects the standard files: nothing reads what a thread writes from now on."""
         for number in range(3):
             dup2(self.null, number)
 
     def end_cell(self, outcome, known):
-        """What comes after the last line: figures, facts, outputs. Returns the exit code."""
+        """Does what follows the last line of a cell: figures, facts, outputs. Returns the exit code."""
         code = 0
         if isinstance(outcome.error, SystemExit):
             code = self.code_of(outcome.error)
@@ -280,7 +279,7 @@ class Kernel:
         return code
 
     def code_of(self, left):
-        """The exit code that the interpreter makes of a SystemExit."""
+        """Returns the exit code that the interpreter makes of a SystemExit."""
         value = left.code
         if value is None:
             return 0
@@ -290,7 +289,7 @@ class Kernel:
         return int(value) & 0xFF
 
     def freeze(self, channel, oom_score, n=0):
-        """Makes a copy, which stays as it is until it is told to take over."""
+        """Makes a copy, which stays as it is until it is asked to take over."""
         child, threads = -1, 0
         try:
             open_files, state, loops = positions(), random_state(), event_loops()
@@ -301,7 +300,7 @@ class Kernel:
         except Exception:
             pass  # without a copy
         if child:
-            # In the kernel, whose channel to the copy is closed.
+            # In the kernel, which closes its end of the channel to the copy.
             close(channel)
             self.has_copies |= child > 0
             self.hot.take()
@@ -318,7 +317,7 @@ class Kernel:
         message = self.link.recv(MAX_MESSAGE)
         if not message:
             _exit(0)
-        # Whoever was the kernel has moved on in them.
+        # The kernel has moved on in these files since the fork.
         for file, position in open_files:
             try:
                 lseek(file, position, os.SEEK_SET)
@@ -339,7 +338,7 @@ class Kernel:
             carried = self.carry().carry_out(self.shell, pipe, self.data, **limits)
         finally:
             block_signals()
-            # Its end says that all has been written.
+            # The end of the pipe says that all has been written.
             close(pipe)
             self.tell({"n": n, "carried": carried})
 
@@ -373,7 +372,7 @@ def read(path):
 
 
 def cut(text):
-    """How much of a text is told, and its start and end if that is not all."""
+    """Returns how much of a text is sent, and the text; if it is too long, its start and end."""
     total = len(text)
     if total <= MAX_RESULT:
         return {"head": total, "tail": 0, "total": total}, text
@@ -388,8 +387,8 @@ def usage():
 
 
 def forget_trackers():
-    """The processes that multiprocessing and joblib start to track what theirs share have ended with the last cell.
-    The next ones know of nothing that has been there before, and would complain of what they are told of it."""
+    """Forgets the processes that multiprocessing and joblib start to track what theirs share: they have ended with the
+    last cell. The next ones know nothing that was there before, and would complain of messages about that."""
     for name in TRACKERS:
         tracker = getattr(sys.modules.get(name), "_resource_tracker", None)
         if getattr(tracker, "_fd", None) is None:
@@ -404,7 +403,7 @@ def forget_trackers():
 
 
 def of_known(send):
-    """Sends what is about things that have been registered here."""
+    """Returns a function that only sends messages about things that have been registered here."""
     known = set()
 
     def send_if_known(command, name, kind):
@@ -417,7 +416,7 @@ def of_known(send):
 
 
 def block_signals():
-    """Signals wait. A handler may raise here, too, for one that has come before."""
+    """Makes signals wait. A handler may raise here, too, for a signal that has come before."""
     try:
         set_mask(signal.SIG_BLOCK, CATCHABLE)
     except BaseException:
@@ -425,8 +424,8 @@ def block_signals():
 
 
 def discard_signals():
-    """Forgets the signals that have waited: nobody has sent them to the cell that comes, which they would end, and
-    after it each older copy of this process. Those that the user's code handles are its own."""
+    """Discards the signals that have waited: they are not meant for the next cell, which they would end, and after it
+    each older copy of this process. Signals that user code handles are kept."""
     unhandled = signal.SIG_DFL, signal.default_int_handler, None
     try:
         for _ in range(MAX_DISCARDED):
@@ -439,7 +438,7 @@ def discard_signals():
 
 
 def complain(what):
-    """Prints to standard error, whatever has become of it."""
+    """Prints to standard error, and ignores errors: a cell may have replaced or closed it."""
     try:
         print(what, file=sys.stderr)
     except BaseException:
@@ -454,13 +453,13 @@ def random_state():
 
 
 def restore_random(state):
-    """A fork draws anew."""
+    """Restores the random state, which a fork sets anew."""
     if state is not None:
         random.setstate(state)
 
 
 def event_loops():
-    """What asyncio takes for this thread's loop, which a fork forgets."""
+    """Returns asyncio's policy with this thread's loop, which a fork forgets."""
     policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
     return policy, getattr(policy, "_local", None)
 
@@ -480,7 +479,7 @@ def set_oom_score(score):
 
 
 def positions():
-    """Where this process stands in each of its open files that have such a place."""
+    """Returns the position of this process in each of its open files that has one."""
     found = []
     for name in listdir("/proc/self/fd"):
         try:
@@ -492,9 +491,9 @@ def positions():
 
 
 class HotPages:
-    """Memory that cells write again and again, as far as it can be seen. After a copy has been made the first write
-    to each page costs a cell a microsecond or more, and there are hundreds: they are copied ahead, while nobody
-    waits. A few in turn are not, to see whether they are still written."""
+    """Memory that cells write again and again, as far as that can be seen. After a copy has been made, the first write
+    to each page costs a cell a microsecond or more, and there are hundreds of pages: they are copied ahead, while no
+    call waits. A few in turn are not, to see whether they are still written."""
 
     def __init__(self):
         self.pages = set()
@@ -508,7 +507,7 @@ class HotPages:
         self.pages = set((known + new)[:MAX_HOT])
 
     def take(self):
-        """Has them copied, but for the few whose turn it is."""
+        """Copies the pages, except the few whose turn it is."""
         self.turn = (self.turn + 1) % DOUBTED
         pages = sorted(page for page in self.pages if page // PAGE % DOUBTED != self.turn)
         start = end = 0
@@ -521,8 +520,8 @@ class HotPages:
 
 
 def own_pages():
-    """The addresses of pages that only this process has, as it has written there since its last copy was made;
-    not of long stretches, as of a large table."""
+    """Returns the addresses of pages that only this process has, because it has written there since its last copy was
+    made; without long stretches, such as those of a large table."""
     found = []
     try:
         with open("/proc/self/maps") as lines, open(PAGES, "rb", buffering=0) as pages:
@@ -533,7 +532,7 @@ def own_pages():
                 start, end = (int(address, 16) for address in addresses.split("-"))
                 pages.seek(start // PAGE * 8)
                 while start < end and (read := pages.readinto(STATES[: (end - start) // PAGE * 8])):
-                    # Of each page the byte that tells whether it is there and whose it is.
+                    # The byte of each page that tells whether it is in memory and whether it is shared.
                     for run in OWN_PAGES.finditer(bytes(STATES[7:read:8])):
                         if len(run[0]) <= MAX_STRETCH:
                             found.extend(range(start + run.start() * PAGE, start + run.end() * PAGE, PAGE))
@@ -544,9 +543,9 @@ def own_pages():
 
 
 def fork_orphan(threads):
-    """0 in a new process whose parent is the agent, 1 in this one; -1 if there is none. Its parent is never
-    this one: it could wait for it."""
-    # What ends here is no child of the user's, who may have asked to be told of such.
+    """Forks, and returns 0 in a new process whose parent is the agent, and 1 in this one; -1 if there is no new
+    process. This process is never its parent, because user code could wait for it."""
+    # The process that ends here is not a child of the user's, who may have asked to be notified of those.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         child = fork_quietly(threads)
@@ -570,7 +569,7 @@ def fork_orphan(threads):
 
 
 def fork_quietly(threads):
-    """Forks. That threads do not come along is said where it matters."""
+    """Forks without a warning. The agent reports where it matters that threads do not come along."""
     if not threads:
         return fork()
     with warnings.catch_warnings():
@@ -579,8 +578,8 @@ def fork_quietly(threads):
 
 
 def start_cold():
-    """What comes before the first cell in a new interpreter."""
-    # Read before the user's folder is on the path, as the shell's own modules are.
+    """Runs the kernel in a new interpreter."""
+    # Loaded before the user's folder is on the path, as the shell's own modules are.
     folder = os.path.dirname(os.path.abspath(__file__))
     facts, shells = load("facts", folder), load("shell", folder)
     try:
@@ -601,7 +600,7 @@ def start_cold():
         os.set_inheritable(file, False)
     kernel = Kernel(link, SCRIPT, DATA, facts, shells)
     if FIRST:
-        # It was asked before it became a new interpreter.
+        # The first cell was requested before the process became a new interpreter.
         kernel.mask = set_mask(signal.SIG_BLOCK, ())
         try:
             kernel.cell(*FIRST)

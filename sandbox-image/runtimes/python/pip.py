@@ -1,7 +1,7 @@
-"""What stands in for pip, and for conda, uv, npm and apt: there is no network, so nothing can be installed.
+"""Takes the place of pip, conda, uv, npm and apt: there is no network, so nothing can be installed.
 
-Says so at once, in one line, and what is there instead. `pip list`, `freeze` and `show` work. Root, who builds
-images that are based on this one, gets the real program.
+Says so at once, in one line, and names what is there instead. `pip list`, `freeze` and `show` work. Root, who builds
+images on this one, gets the real program.
 """
 
 import os
@@ -9,19 +9,19 @@ import re
 import sys
 from importlib import metadata
 
-# The real pip and npm, and the names of the libraries that are here on purpose.
+# The real pip and npm, and the names of the libraries that are installed on purpose.
 REAL_PIP = "/opt/sandbox/pip.zip/pip"
 REAL_NPM = "/opt/sandbox/npm/bin"
 LIBRARIES = "/opt/sandbox/runtimes/python/requirements.in"
 
-# Where packages are put from outside. Where they are off, nobody can write there.
+# The folder into which packages are put from outside. If that is disabled, it cannot be written to.
 PACKAGES = "/opt/packages"
 
-# Programs that install packages for JavaScript, and the words by which they do.
+# Programs that install packages for JavaScript, and the commands that do it.
 OF_JAVASCRIPT = ("npm", "npx", "yarn", "pnpm")
 INSTALLS = ("install", "i", "add", "ci", "exec", "dlx")
 
-# Options that take the next argument, as far as they are likely.
+# Options that take the next argument, those that are likely.
 WITH_VALUE = {
     "-c", "--constraint", "-f", "--find-links", "-i", "--index-url", "--extra-index-url", "-t", "--target",
     "--platform", "--prefix", "--proxy", "--python-version", "--root", "--timeout", "--trusted-host",
@@ -78,7 +78,7 @@ def install(arguments, name):
 
 
 def requirements(arguments):
-    """What is to be installed, also what files name."""
+    """Yields the requirements to be installed, also those in files."""
     arguments = iter(arguments)
     for argument in arguments:
         if argument in WITH_VALUE:
@@ -94,7 +94,8 @@ def requirements(arguments):
 
 
 def installed(requirement):
-    """Name and version of what a requirement names, if it is here, and whether it meets it."""
+    """Returns name and version of the package that a requirement names, if it is installed, and whether it meets the
+    requirement."""
     parts = re.fullmatch(r"([A-Za-z0-9][\w.-]*)\s*(?:\[.*?\])?\s*([^;]*)(?:;.*)?", requirement)
     if not parts:
         return None, False
@@ -104,7 +105,7 @@ def installed(requirement):
     try:
         known = metadata.metadata(name)
     except metadata.PackageNotFoundError:
-        # Perhaps it is the name by which it is imported.
+        # The name may be the one by which it is imported.
         others = metadata.packages_distributions().get(name)
         if not others:
             return None, False
@@ -194,7 +195,7 @@ def show_some(arguments):
 
 
 def command():
-    """What is run by name, or as `python -m pip`."""
+    """The entry point, for calls by name and as `python -m pip`."""
     name = os.path.basename(sys.argv[0])
     name = "pip" if name.startswith(("pip", "__main__")) else name
     if os.geteuid() == 0:
@@ -203,7 +204,7 @@ def command():
 
 
 def become_real(name):
-    """Gives way to the program that this one stands in for."""
+    """Runs the program that this one replaces."""
     if name == "pip":
         os.execv(sys.executable, [sys.executable, REAL_PIP, *sys.argv[1:]])
     if name in ("npm", "npx"):

@@ -1,8 +1,8 @@
-"""Looks at its own sandbox from within and tries to break out of it, gently.
+"""Checks its own sandbox from within and tries to break out of it, gently.
 
-Reads what the limits should be from standard input and prints one JSON line a check:
-{"check": ..., "result": "ok" | "FAIL" | "n/a", "detail": ...}. Uses the standard library alone, so
-that it runs in any image.
+Reads the expected limits from standard input and prints one JSON line for each check:
+{"check": ..., "result": "ok" | "FAIL" | "n/a", "detail": ...}. Uses the standard library alone, so that it runs in any
+image.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import struct
 import sys
 
 want = json.load(sys.stdin)
-# A pod has no field for some of what a container has: those checks say what is there instead.
+# A pod has no field for some settings of a container: those checks report what is there instead.
 pod = want.get("pod", False)
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,7 +33,7 @@ def read(path):
 
 
 def attempt(act):
-    """What came of it: the errno's name, or None if it was allowed."""
+    """Returns the name of the errno, or None if the act was allowed."""
     try:
         act()
     except OSError as error:
@@ -57,7 +57,7 @@ def identity():
         told("seccomp filter", status["Seccomp"] == "2", "mode " + status["Seccomp"])
 
 
-# x86-64 and generic numbers; what is not known here is not tried.
+# Numbers of x86-64 and the generic ones; calls without a number here are not tried.
 CALLS = {
     "x86_64": {"ptrace": 101, "mount": 165, "unshare": 272, "setns": 308, "keyctl": 250, "bpf": 321,
                "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323,
@@ -82,10 +82,10 @@ def system_calls():
         if not (refused and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS, errno.EACCES)):
             allowed.append(name)
     if want["gvisor"]:
-        # Its own kernel answers these; none of them reaches the host's.
+        # gVisor's own kernel answers these; none of them reaches the host's.
         told("system calls", None, "answered by gVisor's own kernel, not the host's")
     elif pod:
-        # With the runtime's own filter. What gives a way to others or to the kernel none lets through.
+        # Pods have the runtime's own filter. None of those lets through what gives access to others or to the kernel.
         grave = {"mount", "setns", "bpf", "init_module", "kexec_load", "process_vm_readv", "pidfd_getfd"}
         through = grave.intersection(allowed)
         rest = ", ".join(name for name in allowed if name not in grave) or "none"
@@ -214,12 +214,12 @@ def environment():
     known = {"PATH", "HOME", "HOSTNAME", "LANG", "PWD", "SHLVL", "_", "LC_CTYPE"}
     library = ("PYTHON", "MPL", "OMP_", "OPENBLAS_", "PIP_", "JE_ARROW_", "MATPLOTLIB")
     strange = [v for v in os.environ if v not in known and not v.startswith(library)]
-    # An image of one's own may set more; what must not be here is the server's.
+    # A custom image may set more variables; those of the server must not be here.
     leaked = [v for v in strange if v.startswith(("SANDBOX_", "DOCKER_", "SSH_", "AWS_"))]
     told("no host environment", not leaked, leaked or "%d variables" % len(os.environ))
     inherited = [fd for fd in range(3, 256) if attempt(lambda fd=fd: os.fstat(fd)) is None]
-    # A program that the fork server has started has two of its own: the file in which it says where it stands, and its
-    # link with the agent.
+    # A program that the fork server has started has two of its own: the file to which it writes its stack, and its link
+    # to the agent.
     strange = [] if inherited == [60, 61] else inherited
     told("no inherited files", not strange, strange or "none")
 
@@ -243,7 +243,7 @@ def agent():
     if want["gvisor"]:
         told("agent's limits", None, "gVisor applies no filter of ours: code can end its own sandbox")
     elif pod:
-        # Trying it would do so.
+        # A test would end the sandbox.
         told("agent's limits", None, "the runtime's filter does not protect them: code can end its own sandbox")
     else:
         limited = not libc.prlimit(1, 7, struct.pack("QQ", 3, 3), None)  # RLIMIT_NOFILE
@@ -373,5 +373,5 @@ for check in (identity, system_calls, socket_memory, pressure, files, network, e
               control_groups, rlimits, quotas, processes_hit, memory_hit):  # fmt: skip
     try:
         check()
-    except Exception as error:  # A check that cannot be made is not a check that holds.
+    except Exception as error:  # A check that cannot be made counts as failed.
         told(check.__name__, False, "%s: %s" % (type(error).__name__, error))

@@ -1,14 +1,14 @@
-"""What stands in for a screen: a figure that is shown becomes a file in /mnt/data.
+"""Takes the place of a screen: a figure that is shown becomes a file in /mnt/data.
 
-Nobody sees a window here, and `plt.show()` would do nothing. The build makes matplotlib and plotly call this
-module instead (see the Dockerfile):
+There are no windows here, and `plt.show()` would do nothing. The build makes matplotlib and plotly call this module
+instead (see the Dockerfile):
 
     plt.show(), figure.show()    of matplotlib's agg    figure_N.png, and the figure is closed, as in a notebook
     figure.savefig()             remembers what has been saved, so that it is not saved again
     figure.show()                of plotly              figure_N.html, which holds all that a browser needs
     table.style                  of pandas              its text, where a notebook shows HTML
 
-N is the next number for which there is no file. Imports neither library by itself.
+N is the next number for which there is no file. This module imports neither library by itself.
 """
 
 import contextlib
@@ -20,22 +20,23 @@ import weakref
 
 DATA = "/mnt/data"
 
-# What each figure held when it was last saved to a file in DATA, and when it was last saved at all. A figure
-# that has been cleared and drawn anew, or drawn on, holds something else.
+# The parts of each figure when it was last saved to a file in DATA, and when it was last saved at all. A figure that
+# has been cleared and drawn anew, or drawn on, has other parts.
 _kept = weakref.WeakKeyDictionary()
 _used = weakref.WeakKeyDictionary()
 
-# The figure that was shown last: with windows, what is saved right after that is still this one.
+# The figure that was shown last: with windows, a figure that is saved right after that is still this one.
 _shown = None
 
-# The number to be tried first, for each kind of file.
+# The first number to be tried, for each kind of file.
 _next = {}
 
 
 def saved(figure, target, options):
-    """A figure of matplotlib's has been saved to what `savefig` was given."""
+    """Notes that a figure of matplotlib has been saved, with the arguments of `savefig`."""
     if _shown is not None and figure is not _shown and len(figure.get_children()) <= 1:
-        # plt.show(); plt.savefig(..): the figure that was shown has gone, and this is a new one without anything.
+        # plt.show(); plt.savefig(..): the figure that was shown is no longer the current one, and this is a new, empty
+        # one.
         _shown.canvas.print_figure(target, **options)
         figure = _shown
     try:
@@ -43,11 +44,11 @@ def saved(figure, target, options):
         if _is_kept(target):
             _kept[figure] = _used[figure]
     except Exception:
-        pass  # it is saved, whatever it was
+        pass  # the figure is saved, whatever the target was
 
 
 def unseen():
-    """How many figures of pyplot's are open, show something, and have neither been saved nor shown."""
+    """Returns how many figures of pyplot are open, show something, and have neither been saved nor shown."""
     try:
         helpers = sys.modules.get("matplotlib._pylab_helpers")
         managers = helpers.Gcf.get_all_fig_managers() if helpers else ()
@@ -65,7 +66,7 @@ def show(*, block=None):
 
 
 def display(figure):
-    """A figure is the value of a cell, or displayed by it: it is saved, whether it has been shown before or not."""
+    """Saves a figure that is the value of a cell or is displayed by it, whether it has been shown before or not."""
     from matplotlib._pylab_helpers import Gcf
 
     picture = io.BytesIO()
@@ -79,7 +80,7 @@ def display(figure):
 
 
 def manager_class(base):
-    """A class of matplotlib's for the windows of figures, without windows."""
+    """Returns a class that replaces matplotlib's for the windows of figures, without windows."""
 
     class FigureManager(base):
         def show(self):
@@ -100,7 +101,7 @@ def manager_class(base):
 
 
 def renderer(base):
-    """One of plotly's renderers, in place of the one that opens a browser."""
+    """Returns a renderer of plotly that replaces the one that opens a browser."""
 
     class FileRenderer(base):
         def render(self, fig_dict):
@@ -113,7 +114,8 @@ def renderer(base):
 
 @contextlib.contextmanager
 def as_in_script():
-    """For libraries that look, while they load, whether somebody watches: what has no file is a prompt to them."""
+    """For libraries that check, while they load, whether they run at a prompt: a main module without a file means
+    that."""
     main = sys.modules["__main__"]
     if hasattr(main, "__file__"):
         yield
@@ -126,9 +128,9 @@ def as_in_script():
 
 
 def text_of(styler):
-    """The text of a table of pandas' whose look was set, with what its cells show: its `repr`."""
+    """Returns the text of a styled table of pandas, with what its cells show. It is the `repr` of such tables."""
     try:
-        # A character that no text has between cells.
+        # The delimiter is a character that occurs in no text.
         lines = styler.to_string(delimiter="\x1f", max_rows=60, max_columns=40).splitlines()
         rows = [line.split("\x1f") for line in lines]
         widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
@@ -138,12 +140,12 @@ def text_of(styler):
 
 
 def _parts(figure):
-    """All that a figure shows, but not deeper than what is in its axes."""
+    """Returns all that a figure shows, but not deeper than the parts of its axes."""
     return [*figure.get_children(), *(part for axes in figure.axes for part in axes.get_children())]
 
 
 def _is_new(figure, saved):
-    """True if a figure shows something that it did not when it was saved, if it was."""
+    """True if a figure shows something that it did not show when it was last saved, or has not been saved."""
     if len(figure.get_children()) <= 1:
         return False  # nothing but its background
     known = saved.get(figure, ())
@@ -151,7 +153,7 @@ def _is_new(figure, saved):
 
 
 def _is_kept(target):
-    """True if what `savefig` was given is a file in DATA, or of a kind that we do not know."""
+    """True if the target of `savefig` is a file in DATA, or of an unknown kind."""
     if isinstance(target, io.BytesIO):
         return False
     path = getattr(target, "name", target)
@@ -173,6 +175,6 @@ def _write(content, suffix):
         with file:
             file.write(content)
     except BaseException:
-        os.unlink(path)  # half a picture is none
+        os.unlink(path)  # no half of a picture is left
         raise
     _next[suffix] = number + 1

@@ -11,13 +11,13 @@ import functools
 import os
 import re
 
-# Where fonts are: in the image, and in the embedded engine.
+# Folders of fonts, in the image and in the embedded engine.
 FOLDERS = "/usr/share/fonts", "/usr/local/share/fonts", "/usr/local/share/matplotlib/fonts/ttf"
 
-# What has glyphs that others lack, the best first.
+# Fonts that have glyphs which others lack, the best first.
 FALLBACKS = "wqy-microhei.ttc", "Symbola.ttf", "NotoSansSymbols2-Regular.ttf"
 
-# Families that are there, and the names that they also go by.
+# Families that are installed, and the other names for which they are used.
 NAMES = {
     "DejaVu Sans": """
         Aptos, Arial, Arial Narrow, Arial Unicode MS, Avenir, Avenir Next, Calibri, Candara, Carlito, Century Gothic,
@@ -52,7 +52,7 @@ NAMES = {
     "Symbola": "Apple Color Emoji, Noto Color Emoji, Noto Emoji, Segoe UI Emoji, Segoe UI Symbol, Twemoji",
 }
 
-# Fonts by the start of the name of one that lacks a glyph: what looks most like it.
+# The font that looks most like one that lacks a glyph, by the start of that one's name.
 ALIKE = {
     "Courier-Bold": "DejaVuSansMono-Bold.ttf",
     "Courier": "DejaVuSansMono.ttf",
@@ -74,8 +74,8 @@ def files():
 
 
 def once():
-    """A filter of matplotlib's log that passes each text once, and none on weights: few fonts have a bold face, and
-    a bold title would be told of each."""
+    """Returns a filter of matplotlib's log that passes each text once, and none on weights: few fonts have a bold face,
+    and a bold title would cause a text for each."""
     said = set()
 
     def is_new(record):
@@ -88,7 +88,7 @@ def once():
 
 
 def name_for_matplotlib(manager):
-    """Gives the fonts of a `FontManager` their other names, of those that no other font has."""
+    """Gives the fonts of a `FontManager` their other names, except names that other fonts have."""
     taken = {entry.name for entry in manager.ttflist}
     for family, names in NAMES.items():
         entries = [entry for entry in manager.ttflist if entry.name == family]
@@ -106,14 +106,14 @@ def complete_reportlab(text_object):
     plain, mapping = text_object._formatText, ttfonts.makeToUnicodeCMap
 
     def makeToUnicodeCMap(fontname, subset):
-        # Of characters above U+FFFF it writes the number, for which readers then find no text at all.
+        # For characters above U+FFFF reportlab writes the number, for which readers then find no text at all.
         pairs = lambda match: f"<{chr(int(match[1], 16)).encode('utf-16-be').hex()}>"
         return re.sub("<([0-9A-F]{5,6})>", pairs, mapping(fontname, subset))
 
     ttfonts.makeToUnicodeCMap = makeToUnicodeCMap
 
     def fallback(file):
-        """The font in this file, if it is there."""
+        """Returns the font in this file, if it exists."""
         name = os.path.splitext(file)[0]
         if name not in _fonts:
             if file not in files():
@@ -135,7 +135,7 @@ def complete_reportlab(text_object):
     def has_all(font, text):
         if font._dynamicFont:
             return all(map(font.face.charToGlyph.__contains__, map(ord, text)))
-        # Symbols have letters in their places.
+        # Fonts of symbols have those in the places of letters.
         if font._multiByte or font.face.builtIn and font.face.requiredEncoding:
             return True
         try:
@@ -145,7 +145,7 @@ def complete_reportlab(text_object):
             return False
 
     def chosen(font, character):
-        """The font that sets a character where this one is asked for."""
+        """Returns the font that sets a character where this font is asked for."""
         if has(font, character) or character.isspace() or not character.isprintable():
             return font
         alike = next(file for name, file in ALIKE.items() if font.fontName.startswith(name))
@@ -155,7 +155,7 @@ def complete_reportlab(text_object):
         return font
 
     def divided(font, text):
-        """The text in pieces, each with the font that sets it."""
+        """Returns the text in pieces, each with the font that sets it."""
         pieces = []
         for character in text:
             one = chosen(font, character)

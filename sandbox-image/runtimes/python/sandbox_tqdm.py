@@ -6,7 +6,7 @@ __all__ = ["tqdm", "tqdm_notebook", "tnrange", "trange"]
 
 
 class tqdm_notebook(tqdm):
-    """A bar in text, which takes what one of widgets does."""
+    """A bar in text, which takes the arguments of one that is a widget."""
 
     def __init__(self, *args, display=True, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""What runs the cells of a workspace: IPython's shell, as in a notebook, but without sockets, files or colours.
+"""The shell that runs the cells of a workspace: IPython's, as in a notebook, but without sockets, files or colours.
 
-Run by the kernel as a module of its own that is in no list of modules. Outputs go to the real standard output
-and standard error. Where a notebook would show a picture, there is a file in /mnt/data.
+The kernel runs this file as a module that is not in sys.modules. Outputs go to the real standard output and standard
+error. A picture that a notebook would show becomes a file in /mnt/data.
 """
 
 import builtins
@@ -15,10 +15,10 @@ import subprocess
 import sys
 import types
 
-# Functions that are needed here are kept before any code of a user's runs.
+# Functions that are needed here are imported before any user code runs.
 from builtins import *
 
-# The formats in which things are written to files, the richest first, and how the files are called.
+# The formats in which objects are written to files, the richest first, and the suffixes of the files.
 RICHEST = {
     "image/png": "png",
     "image/jpeg": "jpg",
@@ -31,14 +31,14 @@ RICHEST = {
     "text/plain": "txt",
 }
 
-# Where the classes of pictures are.
+# The modules that contain the classes of pictures.
 PICTURES = "PIL.Image", "IPython.core.display"
 
-# What a text has that is more than Python: escapes and questions, prompts, an indent to be left out, and tabs, of
-# which the tokens tell.
+# Text that may be more than Python: escapes and questions, prompts, an indent to be left out, and tabs, which only the
+# tokens can tell apart.
 MORE_THAN_PYTHON = re.compile(r"[%!?\t]|^\s*(?:[,;/]|>>>|In \[|\.\.\.)|\A\s", re.MULTILINE)
 
-# Variables, characters of a name and of a value's summary, and bytes of all of them that are told.
+# Limits of a list of variables: their number, characters of a name and of a value's summary, and bytes of all of them.
 MAX_VARIABLES, MAX_CHARS, MAX_BYTES = 500, 100, 96 << 10
 
 WORD = re.compile(r"\w+")
@@ -48,8 +48,8 @@ INLINE_BACKEND = "InlineBackend"
 
 
 def make(main, data):
-    """A shell whose variables are those of this module, and which writes files to this folder; a plain one if
-    there is no IPython, which is so in tests without an image."""
+    """Returns a shell whose variables are those of this module, and which writes files to this folder; a plain one if
+    there is no IPython, as in tests without an image."""
     try:
         import IPython.core.interactiveshell
     except ImportError:
@@ -58,7 +58,7 @@ def make(main, data):
 
 
 class Outcome:
-    """What came of a cell."""
+    """The result of a cell."""
 
     def __init__(self, error=None, text=None):
         self.error = error
@@ -76,7 +76,7 @@ def notebook_shell(main, data):
     from traitlets.config import Config
 
     class ProfileDir(profiledir.ProfileDir):
-        """A folder that is not made."""
+        """A folder that is not created."""
 
         def _location_changed(self, change):
             pass
@@ -119,7 +119,7 @@ def notebook_shell(main, data):
             pass
 
     class HistoryManager(history.HistoryManager):
-        """Remembers cells as IPython does, but for its database, which there is none of."""
+        """Remembers cells as IPython does, but without its database."""
 
         def store_inputs(self, line_num, source, source_raw=None):
             text = (source if source_raw is None else source_raw).rstrip("\n")
@@ -167,7 +167,7 @@ def notebook_shell(main, data):
 
         def showtraceback(self, exc_tuple=None, *args, **more):
             kind = exc_tuple[0] if exc_tuple else sys.exc_info()[0]
-            # It is an end, and no error.
+            # SystemExit is an end, and not an error.
             if kind is None or not issubclass(kind, SystemExit):
                 name_modules(self.compile._filename_map)
                 super().showtraceback(exc_tuple, *args, **more)
@@ -187,20 +187,20 @@ def notebook_shell(main, data):
             return super().transform_cell(raw_cell)
 
         def is_python(self, cell):
-            """Whether it is certain that a cell has nothing that IPython would make Python of: to find that out by
+            """Whether a cell certainly contains nothing that IPython would translate to Python: finding that out from
             its tokens takes a quarter of the time of a short one."""
             if not cell or MORE_THAN_PYTHON.search(cell) or self.transformers() != self.usual_transformers:
                 return False
             if len(cell.splitlines()) > 1:
                 return True
-            # Of a single line the first word may be a magic command, or something that is called by its name.
+            # The first word of a single line may be a magic command, or something that is called by its name.
             word = WORD.match(cell)
             word = word and word[0]
             is_called = isinstance(self.user_ns.get(word), (IPyAutocall, Macro))
             return not (is_called or self.autocall or word in self.magics_manager.magics["line"])
 
         def transformers(self):
-            """How many there are of each kind; cells can add their own."""
+            """Returns the number of transformers of each kind; cells can add their own."""
             manager = self.input_transformer_manager
             kinds = manager.cleanup_transforms, manager.line_transforms, manager.token_transformers
             return [len(kind) for kind in (*kinds, self.input_transformers_post)]
@@ -226,7 +226,7 @@ def notebook_shell(main, data):
             pass
 
         def enable_matplotlib(self, gui=None):
-            # Figures become files whatever is asked for.
+            # Figures become files, whichever backend is asked for.
             return gui or "inline", "agg"
 
         def _show_matplotlib_backend(self, gui, backend):
@@ -258,7 +258,7 @@ def notebook_shell(main, data):
             write(*richest(thing))
 
     def richest(thing):
-        """The richest form of something, and how its file ends."""
+        """Returns the richest form of an object, and the suffix of its file."""
         if figures := sys.modules.get("matplotlib.figure"):
             if isinstance(thing, figures.Figure):
                 picture = io.BytesIO()
@@ -270,7 +270,7 @@ def notebook_shell(main, data):
             if kind in forms:
                 form = forms[kind]
                 if isinstance(form, str):
-                    # Pictures are given in base64 by some libraries, and as they are by others.
+                    # Some libraries give pictures in base64, and others as they are.
                     if kind.startswith(("image/p", "image/j", "application/pdf")):
                         import base64
 
@@ -308,13 +308,13 @@ def notebook_shell(main, data):
     settings.InteractiveShell.colors = "nocolor"
     settings.InteractiveShell.display_page = True
     settings.InteractiveShell.history_load_length = 0
-    # Only what is asked for is computed: tables as HTML take longer than most cells.
+    # Only the form that is asked for is computed: tables as HTML take longer than most cells.
     settings.DisplayFormatter.active_types = ["text/plain"]
     shell = Shell.instance(config=settings, user_module=main)
     shell.usual_transformers = shell.transformers()
     texts = shell.display_formatter.formatters["text/plain"]
     texts.for_type(TextDisplayObject, lambda thing, printer, _: printer.text(str(thing.data)))
-    # Where a browser would open, there is a file (see sandbox_figures.py).
+    # A file is written instead of opening a browser (see sandbox_figures.py).
     os.environ.setdefault("PLOTLY_RENDERER", "browser")
     if "IPython.display" in sys.modules:
         sys.modules["IPython.display"].display = display
@@ -328,16 +328,16 @@ def notebook_shell(main, data):
 
 
 def warn_of(message, *args, **more):
-    """In place of `warnings.warn`: nobody is to be told how to leave."""
+    """Replaces `warnings.warn`, to leave out the warning that tells how to exit."""
     if not str(message).startswith("To exit:"):
         more["stacklevel"] = more.get("stacklevel", 1) + 1
         warn(message, *args, **more)
 
 
 def name_modules(cells):
-    """Says of which module cells are, and that our frames are to be left out of tracebacks as IPython's own are.
-    Otherwise all modules that there are would be asked for their files, a few times for each frame of a cell's:
-    seconds, where a function has called itself without end."""
+    """Tells `inspect` which module cells belong to, and that the frames of this file are to be left out of tracebacks
+    as IPython's own are. Otherwise all modules would be asked for their files, a few times for each frame of a cell:
+    that takes seconds if a function has called itself without end."""
     inspect.modulesbyfile[make.__code__.co_filename] = "IPython"
     with contextlib.suppress(OSError):
         folder = os.getcwd()
@@ -357,7 +357,7 @@ class NotebookShell:
         return self.shell.user_ns
 
     def hidden(self, name, value):
-        """True of what is there before the first cell."""
+        """True if the variable was there before the first cell, and is still the same."""
         marker = object()
         return self.shell.user_ns_hidden.get(name, marker) is value
 
@@ -370,7 +370,7 @@ class NotebookShell:
         shell.displayhook.text = None
         count = shell.execution_count
         result = shell.run_cell(text, store_history=True)
-        # An empty one counts as well.
+        # An empty cell counts as well.
         if shell.execution_count == count:
             shell.execution_count += 1
         error = result.error_before_exec or result.error_in_exec
@@ -408,11 +408,11 @@ class NotebookShell:
                 del files[name]
 
     def forked(self):
-        """What a fork shares with the process that it was forked from gets a life of its own."""
+        """Renews what a fork shares with the process that it was forked from."""
         helpers = sys.modules.get("IPython.core.async_helpers")
         if loop := getattr(helpers, "_asyncio_event_loop", None):
             renew(loop)
-        # The thread in which its loop ran is not here.
+        # The thread in which its loop ran does not exist in a fork.
         if magics := self.shell.magics_manager.registry.get("ScriptMagics"):
             magics.event_loop = None
 
@@ -426,7 +426,7 @@ EXERCISES = (
 
 
 def renew(loop):
-    """Gives an event loop of asyncio's a selector of its own: the descriptor would be shared."""
+    """Gives an event loop of asyncio a selector of its own: otherwise it would share the descriptor."""
     if loop.is_closed():
         return
     old = loop._selector
@@ -507,7 +507,7 @@ class PlainShell:
 
 
 def contents(shell):
-    """What the user's variables are, and from which modules the others come."""
+    """Returns the user's variables, and the modules from which the others come."""
     variables, modules, more, size, found = [], set(), 0, 0, []
     for name, value in list(shell.namespace.items()):
         if type(name) is not str or name.startswith("_") or shell.hidden(name, value):
@@ -529,10 +529,10 @@ def contents(shell):
     return {"variables": variables, "more": more, "imports": sorted(modules)}
 
 
-# Attributes as the types have them: no code of the user's runs.
+# Attributes as the types have them, so that no user code runs.
 MODULE_OF_TYPE, MRO, MODULES = vars(type)["__module__"].__get__, vars(type)["__mro__"].__get__, sys.modules
 
-# Values that a variable shares with a module without having been imported: there is one of each.
+# Values that a variable shares with a module without having been imported, because there is one object of each.
 SHARED = (bool, int, str, type(None))
 
 
@@ -541,7 +541,7 @@ def is_class(value):
 
 
 def is_imported(name, value, sources):
-    """Whether one of these modules has it under its name, as after `from module import *`."""
+    """Whether one of these modules has the value under its name, as after `from module import *`."""
     if type(value) in SHARED:
         return False
     own = None
@@ -554,8 +554,8 @@ def is_imported(name, value, sources):
 
 
 def module_of(value):
-    """The module that a value is, or from which it was imported: the outermost that has it. None of a value that
-    does not know where it comes from, such as a number."""
+    """Returns the module that a value is, or from which it was imported: the outermost that has it. None for a value
+    that does not know its module, such as a number."""
     kind = type(value)
     if kind is types.ModuleType:
         module = vars(value).get("__name__")
@@ -577,8 +577,7 @@ def module_of(value):
     return module[:MAX_CHARS]
 
 
-# Types of which the number of what they hold is told. Of no other is anything asked: it would run code of the
-# user's.
+# Types whose length is reported. A value of another type is not asked for anything, because that could run user code.
 SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, memoryview)
 
 # Types of libraries with a shape, by their module.

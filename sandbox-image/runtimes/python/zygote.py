@@ -1,50 +1,50 @@
 """The fork server: a Python in which the data libraries are loaded, from which each run is forked.
 
-The agent starts it and asks it for spares. A spare is a process that is ready to run a program and
-waits for the start signal, so that neither the interpreter's start, nor an import, nor even the fork is on
-the way of a run. What a spare then does is what `python3 -P -s <script>` would do.
+The agent starts it and asks it for spares. A spare is a process that is ready to run a program and waits for the
+start signal, so that a run does not wait for the interpreter's start, an import or the fork. A spare then does what
+`python3 -P -s <script>` would do.
 
-    agent --- {"wants": [modules]} and 4 files --> here   fork me one, when these are loaded
-    here  --- {"state": "guarded"} --------------> agent  nobody can look into me any more
+    agent --- {"wants": [modules]} and 4 files --> here   fork a spare when these are loaded
+    here  --- {"state": "guarded"} --------------> agent  user code cannot look into this process any more
     here  --- {"state": "loaded", ..} -----------> agent  everything is loaded
-    spare --- its pid ---------------------------> agent  I wait
+    spare --- its pid ---------------------------> agent  the spare waits
     agent --- one byte, perhaps its stdin -------> spare  the start signal: the program is in its file
-    spare --- exit code, processor time, facts --> agent  done; now it may be ended
-          or one byte                                     it is better run by a new interpreter
+    spare --- exit code, processor time, facts --> agent  the program is done; now the spare may be ended
+          or one byte                                     a new interpreter runs the program better
 
-    agent --- {"wants": [], "kernel": true}, 2 files --> here   fork me one that runs cells (kernel.py)
+    agent --- {"wants": [], "kernel": true}, 2 files --> here   fork a spare that runs cells (kernel.py)
 
-No user code ever runs in the fork server itself, and it reads nothing that a run may have written:
-no folder of the user's is on its path, -s keeps the user's own packages out, its home is the image's,
-where matplotlib finds its settings and its list of fonts, and nobody can write. It is not dumpable, so
-nobody of the same uid can look into it.
+No user code ever runs in the fork server itself, and it reads nothing that a run may have written: no folder of the
+user's is on its path, -s keeps the user's own packages out, and its home is the image's, where matplotlib finds its
+settings and its list of fonts, and which cannot be written to. It is not dumpable, so that no process of the same uid
+can look into it.
 
 The order of events, which is the order of this file's last 70 lines:
 
     1. serve()       loads, learns what a run touches, and forks; the fork server never leaves it
-    2. prepare()     a forked child becomes what a new interpreter would be
-    3. touch_pages() it uses the time until it is needed
-    4. wait()        the start signal
-    5. exec          the program, at module level: below its frames there are none of a function here
-    6. leave()       after all that the program has registered with atexit: tells how it ended
+    2. prepare()     makes a forked child what a new interpreter would be
+    3. touch_pages() uses the time until the child is needed
+    4. wait()        waits for the start signal
+    5. exec          runs the program at module level, so that there is no frame of a function here below its frames
+    6. leave()       reports how the program ended, after all that it has registered with atexit
 
-These lines are therefore in no `main()`, and what is not here (facts.py) is in no list of modules: programs
-could see either.
+These lines are therefore in no `main()`, and code of other files (facts.py) is not in sys.modules: programs could see
+either.
 """
 
-# What a script finds in __main__, in this order, before its first line.
+# The names in __main__ that a script finds, in this order, before its first line.
 FRESH_MAIN = dict(vars())
 
 import ctypes
 
-# Before anything else: a run may be going on, and shall not look in here.
+# Before anything else: a run may be in progress, and must not look into this process.
 libc = ctypes.CDLL(None)
 PR_SET_DUMPABLE = 4
 libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 import gc
 
-# Nothing that an import makes is garbage; looking for it takes a tenth of the loading time.
+# Nothing that an import makes is garbage; looking for garbage takes a tenth of the loading time.
 gc.disable()
 
 import atexit
@@ -67,7 +67,7 @@ import time
 import types
 import warnings
 
-# For after a program has run: it may have replaced or deleted any of these.
+# For use after a program has run: it may have replaced or deleted any of these.
 from _io import _IOBase
 from builtins import *
 from gc import get_objects, get_stats
@@ -78,7 +78,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getpagesize, getrusage
 # modules to load, a socket to the agent, and whether there will be cells.
 SCRIPT, DATA, PYTHON_PATH, PRELOAD, CONTROL, CELLS = sys.argv[1:]
 
-# What is said of a run besides its output. In no list of modules, where programs could meet it.
+# Loads a module of the runtime's own, which is not in sys.modules, where programs could find it.
 def load_own(name):
     module = types.ModuleType(name)
     module.__file__ = os.path.join(os.path.dirname(__file__), name + ".py")
@@ -100,8 +100,8 @@ def tell(state, **more):
 
 tell("guarded")
 
-# What is run when a module has been loaded, because the first time is like no other: caches fill,
-# bytecode is specialised, submodules load.
+# Code to run when a module has been loaded, because the first time is slow: caches fill, bytecode is specialised,
+# submodules load.
 EXERCISES = {
     "": """
 import sys
@@ -137,16 +137,15 @@ pyplot.close("all")
 """,
 }
 
-# A spare has touched the memory that these need before it is asked. Charts would gain a tenth, for
-# twice the memory.
+# The exercises whose memory a spare has touched before it is asked. Charts would gain a tenth, for twice the memory.
 PREPARED_FOR = ("", "pandas")
 
-# What a home holds from the start; that of a run is a copy.
+# The initial files of a home; the home of a run is a copy.
 HOME = "/opt/sandbox/home"
 MATPLOTLIB = HOME + "/.config/matplotlib"
 MATPLOTLIBRC = MATPLOTLIB + "/matplotlibrc"
 
-# The fork server's environment where it is not a run's.
+# The fork server's environment as far as it differs from a run's.
 ENVIRONMENT = {"HOME": HOME, "MPLCONFIGDIR": MATPLOTLIB, "MATPLOTLIBRC": MATPLOTLIBRC}
 
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -159,7 +158,8 @@ loading = [*PRELOAD]
 
 
 def load():
-    """Imports the modules and answers between them. Returns what could not be imported, and why."""
+    """Imports the modules and answers requests between them. Returns the modules that could not be imported, and
+    why."""
     missing = []
     sys.meta_path.insert(0, MatplotlibFolders)
     exercise("")
@@ -183,7 +183,7 @@ def load():
 
 
 def low_numbers():
-    """Takes the lowest numbers of files. Those that libraries open and keep, such as fonts, get higher ones then, and a
+    """Takes the lowest numbers of files. Files that libraries open and keep, such as fonts, then get higher ones, and a
     program's own files have the numbers that they have in a new interpreter."""
     files = [os.open(os.devnull, os.O_RDONLY)]
     while files[-1] < HIGH // 2:
@@ -191,13 +191,13 @@ def low_numbers():
     return files
 
 
-# What only kernels use: programs find nothing of it in the list of modules.
+# Modules that only kernels use: programs do not find them in sys.modules.
 of_kernels = {}
 own_modules = ()
 
 
 def load_kernel():
-    """Loads what kernels consist of."""
+    """Loads the modules that kernels consist of."""
     global own_modules
     before = set(sys.modules)
     own_modules = load_own("kernel"), load_own("shell")
@@ -210,14 +210,14 @@ def load_kernel():
 
 
 class MatplotlibFolders:
-    """While matplotlib is loaded, its folders are the image's. It would refuse them, as it cannot write
-    there, and make a list of fonts of its own, from what it finds wherever it looks."""
+    """While matplotlib is loaded, its folders are the image's. Otherwise it would reject them, because it cannot write
+    there, and make its own list of fonts from all folders that it searches."""
 
     replaced = {}
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        """Finds nothing, and is asked before each module of matplotlib's is loaded."""
+        """Replaces the folders. It is called before each module of matplotlib is loaded, and finds no module itself."""
         matplotlib = sys.modules.get("matplotlib")
         if not cls.replaced and name.startswith("matplotlib.") and hasattr(matplotlib, "get_cachedir"):
             for function in "get_configdir", "get_cachedir":
@@ -226,7 +226,7 @@ class MatplotlibFolders:
 
     @classmethod
     def give_back(cls):
-        """Leaves matplotlib as it is where it was loaded by a run."""
+        """Restores matplotlib to what it is if a run loads it."""
         if cls in sys.meta_path:
             sys.meta_path.remove(cls)
         if not cls.replaced:
@@ -240,7 +240,7 @@ class MatplotlibFolders:
 
 
 def exercise(name):
-    """Runs the exercise of a module, if there is one, without a trace on the outputs."""
+    """Runs the exercise of a module, if there is one, without output."""
     outputs = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = io.StringIO()
     try:
@@ -254,8 +254,9 @@ RANGE = struct.Struct("=QQi")
 
 
 def record_touched_pages():
-    """What a run touches, learnt from one: ranges of memory. The first write to a page that is shared
-    with us costs a run a microsecond or two, and there are thousands; a spare has time for them."""
+    """Returns the ranges of memory that a run touches, learnt from a trial run. The first write to a page that is
+    shared with the fork server costs a run a microsecond or two, and there are thousands of pages; a spare has time for
+    them."""
     before = list(mappings())
     ours, theirs = pair()
     null = os.open(os.devnull, os.O_WRONLY)
@@ -270,7 +271,7 @@ def record_touched_pages():
         try:
             ours.recv(4)
             ours.send(b"\1")
-            # Under gVisor there is nothing: no pagemap. Then a run pays for itself.
+            # Under gVisor there are no ranges, because there is no pagemap. A run then touches its pages itself.
             ranges = b"".join(iter(lambda: ours.recv(1 << 16), b""))
             advices = {advice for _, _, advice in RANGE.iter_unpack(ranges)}
             return ranges if advices <= {MADV_POPULATE_READ, MADV_POPULATE_WRITE} else b""
@@ -285,7 +286,7 @@ def pair():
 
 
 def mappings():
-    """Start, end and whether it is writable of each private mapping, without stacks and the kernel's."""
+    """Start, end and whether it is writable of each private mapping, without stacks and the system's own mappings."""
     with open("/proc/self/maps") as lines:
         for line in lines:
             addresses, (read, write, _, shared), *_, name = line.rstrip("\n").split(" ", 5)
@@ -295,8 +296,8 @@ def mappings():
 
 
 def touched_pages(before):
-    """The parts of these mappings that this process has in its page table: of files all that it has
-    read, of other memory what it has written and so has for itself."""
+    """The parts of these mappings that are in this process's page table: of read-only ones the pages that it has read,
+    of writable ones the pages that it has written and so has for itself."""
     PRESENT, EXCLUSIVE = 1 << 63, 1 << 56
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         for start, end, writable in before:
@@ -323,10 +324,10 @@ def touch_pages(ranges, asked):
         libc.madvise(address, length, advice)
 
 
-# A request that came before what it wants was loaded.
+# A request that came before the modules that it wants were loaded.
 pending_request = None
 
-# The signal at which a program writes where it stands, and where its file is among the open ones.
+# The signal at which a program writes its stack, and the lowest number for the file to which it writes.
 ASKED, HIGH = signal.SIGURG, 60
 
 # The parent that a new process has for its first milliseconds.
@@ -334,18 +335,19 @@ intermediate_parent = None
 
 
 class ForkedChild(BaseException):
-    """Takes a new process out of the fork server's calls, as below a program there is nothing: its
-    files, the memory to touch, if it is there to be studied, the mappings to look at, whether a run
-    already waits for it, and whether it is a kernel."""
+    """Leaves the fork server's calls in a new process, because there must be no frames below a program. The arguments:
+    its files, the memory to touch, the mappings to study if it is there for that, whether a run already waits for it,
+    and whether it is a kernel."""
 
 
 def serve():
-    """Loads everything and answers for ever. Only returns in a new process, what it is to know."""
+    """Loads everything and answers requests for ever. Only returns in a new process, with the arguments of
+    ForkedChild."""
     ranges = b""
     try:
         missing = load()
         with warnings.catch_warnings():
-            pass  # what has warned once warns again
+            pass  # a warning that was shown once is shown again
         gc.collect()
         make_immortal()
         libc.malloc_trim(0)
@@ -360,22 +362,22 @@ def serve():
         return child.args
 
 
-# How many references an object has that is never freed. The interpreter leaves this number as it is.
+# The number of references of an object that is never freed. The interpreter leaves this number as it is.
 IMMORTAL = 0xFFFFFFFF
 
 
 def make_immortal():
-    """Makes immortal what is loaded. Who only uses an object writes how many references there are, and a run would so
-    get copies of thousands of pages: half of the memory of a spare, and a fifth of the time of a small program."""
+    """Makes all loaded objects immortal. Otherwise each use of an object writes its number of references, and a run
+    gets copies of thousands of pages: half of the memory of a spare, and a fifth of the time of a small program."""
     numpy, memory = sys.modules.get("numpy"), None
     if numpy:
         memory = numpy.frombuffer((ctypes.c_uint32 * (1 << 45)).from_address(PAGE), "uint32")
     tracked = gc.get_objects()
-    # A few at a time: when a large list is freed, malloc keeps all that is smaller from then on.
+    # A few at a time: after a large list is freed, malloc keeps all smaller pieces.
     for start in range(0, len(tracked), 1000):
         some = tracked[start : start + 1000]
         found = some + gc.get_referents(*some)
-        # The collector does not know what code refers to.
+        # The collector does not know the objects that code refers to.
         codes = [function.__code__ for function in some if type(function) is types.FunctionType]
         while codes:
             parts = [part for code in codes for part in (code.co_names, code.co_consts, *code.co_consts)]
@@ -389,18 +391,18 @@ def make_immortal():
 
 
 def answer(block, ranges=b""):
-    """Answers one request, if there is one that can be."""
+    """Answers one request, if there is one that can be answered now."""
     global pending_request
     if pending_request is None:
         if not block and not is_readable(control):
             return
         message, files, _, _ = socket.recv_fds(control, 4096, 4)
         if not message:
-            _exit(0)  # the agent is gone
+            _exit(0)  # the agent has ended
         request = json.loads(message)
         pending_request = set(request["wants"]), request["kernel"], files
     wants, kernel, files = pending_request
-    # A name that is not being loaded will not come.
+    # A module that is not to be loaded is not waited for.
     if wants & {name.partition(".")[0] for name in loading} or kernel and not own_modules:
         return
     pending_request = None
@@ -411,8 +413,8 @@ def answer(block, ranges=b""):
 
 
 def fork_orphan():
-    """True in a new process whose parent is the agent, as it is of every process that it starts: so
-    the agent learns how it ends, and what it does to its parent it does to PID 1, in vain."""
+    """Returns True in a new process whose parent is the agent, as that of all processes that it starts: so the agent
+    learns how the process ends, and signals of the process to its parent go to PID 1, on which they have no effect."""
     global intermediate_parent
     try:
         child = os.fork()
@@ -437,7 +439,7 @@ def is_readable(sock):
 
 
 def prepare(files, study, awaited, kernel):
-    """Makes of this process what the agent would have made of one that it started."""
+    """Makes this process what it would be if the agent had started it."""
     if kernel:
         null = os.open(os.devnull, os.O_RDWR)
         files[1:1] = null, os.dup(null)
@@ -450,10 +452,10 @@ def prepare(files, study, awaited, kernel):
     for file, number in (out, 1), (err, 2):
         os.dup2(file, number)
         os.close(file)
-    # At its deadline a program is asked where it stands. So high a number that nobody else comes by it.
+    # At its deadline a program is asked for its stack. The number of the file is so high that no other file gets it.
     faulthandler.register(ASKED, fcntl.fcntl(stack, fcntl.F_DUPFD_CLOEXEC, HIGH), all_threads=False)
     os.close(stack)
-    # What was drawn at random while loading. `random` sees to this itself, after a fork.
+    # Replaces random states that were set while loading. `random` does this itself after a fork.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
@@ -461,23 +463,23 @@ def prepare(files, study, awaited, kernel):
     high = fcntl.fcntl(link, fcntl.F_DUPFD_CLOEXEC, HIGH + 1)
     os.close(link)
     link = socket.socket(fileno=high)
-    # What is garbage, or an open file, is then the program's.
+    # Garbage and open files that come from now on are the program's.
     gc.freeze()
     become_main()
     if awaited or kernel:
-        # While a run goes on the fork server may be stopped, and would not reap.
+        # While a run is in progress, the fork server may be stopped and would not reap.
         wait_for_orphanhood()
     if not study:
         give_to_the_user()
     gc.enable()
-    # A kernel has more to prepare, and says so again when it waits.
+    # A kernel has more to prepare, and sends its pid again when it waits.
     link.send(struct.pack("=i", getpid()))
     return link
 
 
 def give_to_the_user():
-    """The last step: from here on what is imported is the user's business. Who looks in is not yet, while it
-    waits: programs and cells run beside it."""
+    """The last step: from here on imports may load the user's files. The process is still not dumpable while it waits,
+    because programs and cells run beside it."""
     MatplotlibFolders.give_back()
     for name, value in own_environment.items():
         if value is None:
@@ -491,8 +493,8 @@ def give_to_the_user():
 
 
 def wait_for_orphanhood():
-    """Until the agent is the parent, and nothing is left of the one before it; it takes milliseconds,
-    and is worth a second and no more."""
+    """Waits until the agent is the parent, and the parent before it has ended. That takes milliseconds; gives up after
+    a second."""
     for _ in range(5000):
         if not exists(intermediate_parent):
             break
@@ -508,7 +510,8 @@ def exists(process):
 
 
 def become_main():
-    # What is loaded from now on is the program's. It may bring the last one to a new interpreter.
+    # Modules that are loaded from now on are the program's. A file of the user's with the name sitecustomize leads to a
+    # new interpreter.
     preloaded.update(sys.modules, ["sitecustomize"])
     main = types.ModuleType("__main__")
     vars(main).clear()
@@ -532,7 +535,7 @@ def wait(link):
     if study is None:
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     try:
-        # If memory runs out, the kernel shall take the run and nothing else. A spare that waits is no run.
+        # If memory runs out, the system must kill the run and nothing else. A spare that waits is not a run.
         with open("/proc/self/oom_score_adj", "w") as score:
             score.write("1000")
     except OSError:
@@ -544,13 +547,13 @@ def wait(link):
         wait_for_orphanhood()
 
 
-# Of the files that can be imported.
+# The suffixes of files that can be imported.
 SUFFIXES = importlib.machinery.all_suffixes()
 
 
 def must_re_exec():
-    """True if there is a file that an interpreter reads when it starts or a library when it loads, or a
-    module of the name of one that is loaded. Only a new interpreter does right by them."""
+    """True if the user's folder has a file that an interpreter reads when it starts or a library when it loads, or a
+    module with the name of a loaded one. Only a new interpreter treats these correctly."""
     for name in os.listdir(DATA):
         stem, dot, suffix = name.partition(".")
         if name == "matplotlibrc" or stem in preloaded and (
@@ -581,23 +584,23 @@ def read(path):
         os.close(file)
 
 
-# The end of a program. The interpreter calls what is registered with atexit, the last first. So these
-# come after all that the libraries and the program have registered, and `leave` has the last word: what
-# an interpreter does after it, taking apart what is loaded, takes 60 ms and serves nobody. What happens
-# between the two functions, which may well run code of the program's, has no frame of ours below it.
+# The end of a program. The interpreter calls the functions that are registered with atexit, the last first. So these
+# are called after all that the libraries and the program have registered, and `leave` is the last: an interpreter would
+# then free all modules, which takes 60 ms and is of no use. The steps between the two functions, which may run code of
+# the program's, have no frame of this file below them.
 
-# What is let go of: files, modules of the program, and last, as it goes first, the program itself.
+# Objects to release: files, modules of the program, and at the end of the list, which is released first, the program.
 leaving = []
 
-# Garbage from before that, and all that is garbage then.
+# Collects garbage from before the release, and then from the release.
 collect = functools.partial(gc.collect, 0)
 collect_again = functools.partial(gc.collect, 1)
 
 
 def leave():
-    """Tells the agent, and waits to be ended."""
+    """Reports the end to the agent, and waits to be killed."""
     if not ended:
-        return  # the program has called what is registered itself
+        return  # the program itself has called the registered functions
     for thing in get_objects():
         if isinstance(thing, _IOBase):
             try:
@@ -628,16 +631,15 @@ def leave():
     try:
         spent -= start.ru_utime + start.ru_stime
         link.send(struct.pack("=iQ", code, int(spent * 1e6)) + known.packed)
-        # Taking this process apart takes longer than most programs do. The agent has it ended when
-        # the answer is on its way.
+        # Freeing this process takes longer than most programs run. The agent kills it when the answer is on its way.
         link.recv(1)
     except OSError:
-        pass  # the program has closed it, and the agent waits for our end
+        pass  # the program has closed the link, and the agent waits for the end of the process
     _exit(code)
 
 
 def prepare_to_leave():
-    """Does what the interpreter does before it lets go of the modules."""
+    """Does what the interpreter does before it releases the modules."""
     global code
     if not ended:
         return
@@ -655,8 +657,8 @@ def prepare_to_leave():
     for name in list(new):
         if str(getattr(sys.modules[name], "__file__", "")).startswith(DATA):
             leaving.insert(0, sys.modules.pop(name))
-    # What was loaded before is frozen and does not count. The oldest generation only if the program
-    # is in it: a full collection also gives up free lists, and so touches memory.
+    # Modules that were loaded before are frozen and do not count. The oldest generation is collected only if objects of
+    # the program are in it: a full collection also frees lists of unused objects, and so touches memory.
     oldest = max(
         (age + 1 for age, count in enumerate(collections()) if count > collections_at_start[age]),
         default=0,
@@ -666,12 +668,12 @@ def prepare_to_leave():
 
 
 def collections():
-    """How often each generation has been collected; what survives it is in the next."""
+    """How often each generation has been collected; objects that survive that are in the next."""
     return [generation["collections"] for generation in get_stats()]
 
 
 def flush_outputs():
-    """False if one of them could not be flushed, for which there is an exit code."""
+    """Flushes the outputs. Returns False if one could not be flushed, for which there is an exit code."""
     clean = True
     for name in "stdout", "stderr":
         stream = getattr(sys, name, None)
@@ -691,7 +693,7 @@ def flush_outputs():
 
 def tell_unraisable(error, what):
     try:
-        # Without the frame of ours.
+        # Without the frame of this file.
         args = type(error), error, error.__traceback__.tb_next, what, None
         sys.unraisablehook(Unraisable(args))
     except Exception:
@@ -699,7 +701,7 @@ def tell_unraisable(error, what):
 
 
 def unraisable_type():
-    """The type of what is given to `sys.unraisablehook`, which has no name."""
+    """Returns the type of the argument of `sys.unraisablehook`, which has no name."""
 
     class Fails:
         def __del__(self):
@@ -717,7 +719,7 @@ Unraisable = unraisable_type()
 for step in leave, collect_again, leaving.clear, collect, prepare_to_leave:
     atexit.register(step)
 
-# An end by the signal, as a negative exit code: what an interpreter does that is interrupted.
+# An end by the signal, as a negative exit code: an interrupted interpreter ends like that.
 INTERRUPTED = -signal.SIGINT
 
 # The exit code of a program whose output could not be written, whatever it was before.
@@ -725,7 +727,7 @@ UNFLUSHED = 120
 
 
 def code_of(left):
-    """The exit code that the interpreter makes of a SystemExit."""
+    """Returns the exit code that the interpreter makes of a SystemExit."""
     try:
         value = left.code
     except BaseException:
@@ -738,7 +740,7 @@ def code_of(left):
 
 
 def show(error):
-    """Does what the interpreter does with an exception that nobody catches. Returns the exit code."""
+    """Does what the interpreter does with an uncaught exception. Returns the exit code."""
     sys.last_exc = sys.last_value = error
     sys.last_type, sys.last_traceback = type(error), error.__traceback__
     hook = getattr(sys, "excepthook", None)
@@ -780,7 +782,7 @@ def become_new_kernel(files):
 own_environment = {name: os.environ.get(name) for name in ENVIRONMENT} | {"PYTHONPATH": PYTHON_PATH}
 os.environ.update(ENVIRONMENT)
 if settings := own_environment["MATPLOTLIBRC"]:
-    os.environ["MATPLOTLIBRC"] = settings  # the image's maker's
+    os.environ["MATPLOTLIBRC"] = settings  # set by the image
 preloaded = set()
 code = 0
 ended = False
@@ -821,7 +823,7 @@ try:
                 raise
     except SyntaxError as error:
         if not error.lineno:
-            re_exec()  # an encoding, of which the interpreter says something else in a file
+            re_exec()  # an error in the encoding, which the interpreter reports differently for a file
         error.__traceback__ = None
         code = show(error)
     except BaseException as error:
@@ -835,7 +837,7 @@ try:
         try:
             context.run(facts.runner_of(program), program, vars(main))
             if last is not None:
-                # A value that is dropped is let go of by the program's own frame, which may matter to it.
+                # The frame of the program itself releases a value that is dropped, which may matter to the program.
                 hook, sys.displayhook = sys.displayhook, known.dropped
                 context.run(exec, last, vars(main))
         except SystemExit:
@@ -847,7 +849,7 @@ try:
         finally:
             if last is not None:
                 sys.displayhook = hook
-            # Only now: they go with the module, and not with us.
+            # Only now, so that these objects are released with the program's module, and not with this one.
             vars(main).pop("__file__", None)
             vars(main).pop("__cached__", None)
             del main, program, last, context, hook

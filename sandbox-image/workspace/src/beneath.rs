@@ -1,4 +1,4 @@
-//! Opening files beneath a folder, and never anywhere else.
+//! Opens files beneath a folder, and never outside it.
 //!
 //! The kernel resolves each path in one step under `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, so no
 //! `..`, no link and no race with a program that swaps folders leads out.
@@ -15,7 +15,7 @@ use nix::{
     sys::stat::{Mode, mkdirat},
 };
 
-/// How a folder is opened: itself, and nothing that a link in its place leads to.
+/// Flags that open a folder itself, and do not follow a link in its place.
 pub(crate) const FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
@@ -28,9 +28,9 @@ pub fn root(path: &Path) -> nix::Result<OwnedFd> {
     nix::fcntl::open(path, FOLDER, Mode::empty())
 }
 
-/// Opens what is at `path` beneath `root`.
+/// Opens the file or folder at `path` beneath `root`.
 ///
-/// Never waits: a fifo that nobody writes to opens at once.
+/// Never blocks: a fifo without a writer opens at once.
 pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let how = OpenHow::new().flags(flags).resolve(
@@ -48,14 +48,14 @@ pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<Ow
     }
 }
 
-/// What [`walk`] does about folders that are not there.
+/// The treatment of missing folders in [`walk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
     Fail,
     Make,
 }
 
-/// Opens the folder that holds `path`, and gives the last name of the path.
+/// Opens the folder that contains `path`, and returns the last name of the path.
 pub(crate) fn walk(
     root: impl AsFd,
     path: &Path,

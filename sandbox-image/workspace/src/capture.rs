@@ -1,28 +1,28 @@
-//! Keeping the first and the last part of an output that may be endless.
+//! Keeps the first and the last part of an output that may be endless.
 
 use protocol::{limits::shown_len, message::Captured};
 
-/// The first three fifths of the cap and, in a ring, the last two. Everything between is counted and
-/// dropped, so a program that prints gigabytes costs no more memory than the cap.
+/// The start of an output in three fifths of the cap and, in a ring, its end in the other two. Everything between is
+/// counted and dropped, so a program that prints gigabytes costs no more memory than the cap.
 #[derive(Debug)]
 pub struct Capture {
     head: Vec<u8>,
     head_cap: usize,
     ring: Vec<u8>,
     ring_cap: usize,
-    /// Where the next byte goes once the ring is full; its oldest byte until then.
+    /// Index of the oldest byte in the ring, which the next byte replaces once the ring is full.
     next: usize,
     total: u64,
-    /// How long it is where it is shown, until that is more than `spill_from`.
+    /// Length of the output as it is shown. Not counted further once it exceeds `spill_from`.
     shown: usize,
-    /// From this length on all of it is given away as well.
+    /// The length beyond which the whole output is also spilled.
     spill_from: usize,
     cap: u64,
 }
 
 impl Capture {
-    /// Keeps so many bytes, and spills what is longer than that, or longer than `spill_from` as it is
-    /// [shown](shown_len).
+    /// Creates a capture that keeps `cap` bytes, and spills an output that is longer than that, or longer than
+    /// `spill_from` as it is [shown](shown_len).
     pub fn new(cap: usize, spill_from: usize) -> Self {
         let head_cap = cap - cap * 2 / 5;
         Self {
@@ -38,8 +38,8 @@ impl Capture {
         }
     }
 
-    /// Takes the next bytes. Once there are too many, and in any case from the moment that something
-    /// is lost here, `spill` is given all that was ever pushed, in order; until then nothing.
+    /// Adds the next bytes. Once the output is long, and at the latest when bytes are dropped here, `spill` gets all
+    /// bytes that were ever pushed, in order; before that it gets none.
     pub fn push(&mut self, mut bytes: &[u8], mut spill: impl FnMut(&[u8])) {
         let was_long = self.is_long();
         self.total += bytes.len() as u64;
@@ -69,12 +69,12 @@ impl Capture {
         }
     }
 
-    /// What was kept, as three pieces in order.
+    /// The kept bytes, as three pieces in order.
     pub fn pieces(&self) -> [&[u8]; 3] {
         [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
     }
 
-    /// At most so many of the newest bytes, without a gap.
+    /// At most `most` of the newest bytes, without a gap.
     pub fn latest(&self, most: usize) -> Vec<u8> {
         let [head, older, newer] = self.pieces();
         let mut latest = [if self.is_cut() { &[] } else { head }, older, newer];
@@ -86,7 +86,7 @@ impl Capture {
         latest.concat()
     }
 
-    /// Bytes that were pushed.
+    /// The number of bytes that were pushed.
     pub fn total(&self) -> u64 {
         self.total
     }
@@ -99,7 +99,7 @@ impl Capture {
         self.total > (self.head_cap + self.ring_cap) as u64
     }
 
-    /// What was kept, as it is told on the wire.
+    /// The sizes of the kept parts, as they are sent.
     pub fn captured(&self) -> Captured {
         Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
     }

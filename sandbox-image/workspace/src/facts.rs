@@ -1,4 +1,4 @@
-//! What is known of a run that its outputs do not say, as far as any runtime's would be known.
+//! Facts about a run that its outputs do not contain, for all runtimes.
 
 use std::path::Path;
 
@@ -6,17 +6,17 @@ use protocol::message::{FileEntry, MissingFile, Names};
 
 use crate::tree::{self, Snapshot};
 
-/// Names of a kind that are told. The server shows as many as fit into a sentence.
+/// The maximum number of names of a kind. The server shows as many as fit into a sentence.
 const MAX_NAMES: usize = 10;
 
-/// Files that are compared with a name, and characters of each: whoever asked waits for it.
+/// The maximum number of files that are compared with a name, and of characters of each: the caller waits for it.
 const MAX_COMPARED: (usize, usize) = (2000, 60);
 
-/// Most characters of a name that are told.
+/// The maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-/// What a program has left outside the data area, in this folder, but for what it wants to be hidden or has made to
-/// be thrown away. `own` is the program's text.
+/// Files in this folder, outside the data area, that a program has created or changed, except hidden and temporary
+/// ones. `own` is the path of the program's text.
 pub fn elsewhere(before: &Snapshot, after: Snapshot, own: &str, folder: &Path) -> Names {
     let is_told = |entry: &FileEntry| {
         let mut parts = entry.path.split('/');
@@ -26,12 +26,12 @@ pub fn elsewhere(before: &Snapshot, after: Snapshot, own: &str, folder: &Path) -
     names(paths.map(|entry| folder.join(entry.path).to_string_lossy().into_owned()))
 }
 
-/// A name as libraries make up.
+/// Whether libraries make up such a name for a temporary file or folder.
 fn is_temporary(name: &str) -> bool {
     name.starts_with("tmp")
 }
 
-/// What is told of a file that is not there: of those that are, the ones with similar names come first.
+/// Describes a missing file, with the files that exist: those with similar names come first.
 pub fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
     let (most, chars) = MAX_COMPARED;
     let folded = |path: &str| -> String {
@@ -61,7 +61,7 @@ fn names(all: impl Iterator<Item = String>) -> Names {
     Names { names, more: all.count() }
 }
 
-/// The start of a name.
+/// Cuts a name to its first characters.
 pub fn cut(name: &str) -> String {
     name.chars().take(MAX_NAME_CHARS).collect()
 }

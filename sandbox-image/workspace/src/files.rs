@@ -1,4 +1,4 @@
-//! Reading and writing files by pieces.
+//! Reads and writes files in pieces.
 
 use std::{
     collections::HashMap,
@@ -39,16 +39,16 @@ pub struct Files {
     uploads: HashMap<u32, Upload>,
 }
 
-/// A file without a name: nobody can see it before it is whole, and the kernel frees it when it is
-/// dropped, whatever happens.
+/// A file without a name: it is not visible before it is whole, and the kernel frees it when it is dropped, whatever
+/// happens.
 #[derive(Debug)]
 struct Upload {
     file: File,
     folder: OwnedFd,
     name: OsString,
     written: u64,
-    /// A name that it has for a while: on its way to replace another file, or all along where the
-    /// kernel knows no files without one (gVisor).
+    /// The file's temporary name: while it replaces another file, or all the time if the kernel has no files without
+    /// names (gVisor).
     temporary: Option<OsString>,
 }
 
@@ -57,7 +57,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// If it is no folder that can be read.
+    /// If it is not a folder that can be read.
     pub fn open(data: &Path) -> nix::Result<Self> {
         Ok(Self { root: beneath::root(data)?, uploads: HashMap::new() })
     }
@@ -71,8 +71,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] where there is no regular file beneath the
-    /// data area, [`FailureCode::System`] if it cannot be read.
+    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] if there is no regular file at the path beneath the data
+    /// area, [`FailureCode::System`] if it cannot be read.
     pub fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
         let file =
             beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY).map_err(failure)?;
@@ -87,21 +87,19 @@ impl Files {
         let read = read_up_to(&file, &mut bytes, get.offset)
             .map_err(|error| Failure::new(FailureCode::System, error.to_string()))?;
         bytes.truncate(read);
-        // Of the time after reading: a program may have written to the file in the meantime, and
-        // whoever compares this with an earlier stamp shall notice.
+        // Taken after reading: if a program has written to the file meanwhile, the stamp differs from an earlier one.
         let stat = fstat(&file).map_err(failure)?;
         Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
     }
 
-    /// Answers [`Put`]. Where there is no room, `make_room` is asked for some, and says whether it has
-    /// made any.
+    /// Answers [`Put`]. If there is no room, calls `make_room`, which returns whether it has made any.
     ///
     /// # Errors
     ///
-    /// [`FailureCode::Full`] without room, [`FailureCode::Exists`] for a name that is taken,
-    /// [`FailureCode::BadPath`] for one that cannot be, [`FailureCode::Busy`] with too many uploads
-    /// open, [`FailureCode::BadRequest`] for a piece out of order, [`FailureCode::System`] for the
-    /// rest. The upload is then forgotten.
+    /// [`FailureCode::Full`] if there is no room, [`FailureCode::Exists`] if the name is taken,
+    /// [`FailureCode::BadPath`] if the path cannot be used, [`FailureCode::Busy`] if too many uploads are open,
+    /// [`FailureCode::BadRequest`] for a piece out of order, [`FailureCode::System`] for any other error. The upload is
+    /// then discarded.
     pub fn put(
         &mut self,
         put: &Put,
@@ -124,7 +122,7 @@ impl Files {
         self.uploads.remove(&abandon.upload);
     }
 
-    /// Forgets all uploads: whoever was about to send their last pieces is gone.
+    /// Discards all uploads: the server that was to send their last pieces is lost.
     pub fn abandon_all(&mut self) {
         self.uploads.clear();
     }
@@ -160,11 +158,11 @@ impl Files {
     }
 }
 
-/// Writes all pieces of an [`Install`], each as an upload's.
+/// Writes all pieces of an [`Install`], each as a piece of an upload.
 ///
 /// # Errors
 ///
-/// [`FailureCode::BadRequest`] if they are not what the body holds; what writing one says.
+/// [`FailureCode::BadRequest`] if the body is too short for the pieces; otherwise the failure of `write`.
 pub fn install(
     install: &Install,
     mut body: &[u8],
@@ -186,7 +184,7 @@ fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
     let (folder, name) = beneath::walk(root, put.path.as_ref(), Missing::Make)?;
     match fstatat(&folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(stat) if tree::file_type(&stat) == SFlag::S_IFDIR => return Err(Errno::EISDIR),
-        // Told now rather than after the last piece, which `publish` would do.
+        // Refused now rather than after the last piece, as `publish` would do.
         Ok(_) if !put.overwrite => return Err(Errno::EEXIST),
         Ok(_) | Err(Errno::ENOENT) => {}
         Err(error) => return Err(error),
@@ -208,15 +206,15 @@ fn open_upload(root: &OwnedFd, put: &Put) -> nix::Result<Upload> {
 }
 
 impl Upload {
-    /// Gives the finished file its name, in one step that no reader sees half done. Whether it took
-    /// the place of another.
+    /// Gives the finished file its name, in one step that no reader sees half done. Returns whether it replaced another
+    /// file.
     fn publish(&mut self, overwrite: bool) -> nix::Result<bool> {
         match self.link(&self.name) {
             Err(Errno::EEXIST) if overwrite => {}
             other => return other.map(|()| false),
         }
-        // A link cannot replace, a rename can, so the file takes a temporary name first: that of its
-        // inode, which is unique for as long as the file is open.
+        // A link cannot replace a file, a rename can, so the file takes a temporary name first: with its inode number,
+        // which is unique while the file is open.
         if self.temporary.is_none() {
             let temporary = OsString::from(format!(".upload-{}", fstat(&self.file)?.st_ino));
             self.link(&temporary)?;
@@ -247,7 +245,7 @@ impl Drop for Upload {
     }
 }
 
-/// Fills the bytes from the file, or as many of them as it has.
+/// Fills the bytes from the file, or as many of them as it has. Returns their number.
 pub(crate) fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < bytes.len() {
@@ -265,7 +263,7 @@ fn errno(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// Without the path: the caller knows it, and the server's log must not.
+/// Converts an error to a failure without the path: the caller knows it, and the server's log must not contain it.
 fn failure(error: Errno) -> Failure {
     let code = match error {
         Errno::ENOENT | Errno::ENXIO => FailureCode::NotFound,
@@ -280,7 +278,7 @@ fn failure(error: Errno) -> Failure {
         | Errno::ENAMETOOLONG
         | Errno::EACCES
         | Errno::EPERM
-        // A program holds a lease on it, and we do not wait.
+        // A program has a lease on the file, and the agent does not wait for it.
         | Errno::EAGAIN => FailureCode::BadPath,
         _ => FailureCode::System,
     };

@@ -1,8 +1,8 @@
-//! Long outputs, kept as long as there is room for them.
+//! Long outputs, kept while there is room for them.
 //!
-//! Each is a file without a name in the data area: it counts in that area's quota, nobody can see it
-//! there, and the kernel frees it with its descriptor. A short output has none. What
-//! cannot be written is not kept, and nobody waits for it. Where there is no such area they are in memory.
+//! Each is a file without a name in the data area: it counts in that area's quota, is not visible there, and the kernel
+//! frees it with its descriptor. A short output has no file. Bytes that cannot be written are not kept, and the run
+//! does not wait for them. Without a data area, the files are in memory.
 
 use std::{
     collections::VecDeque,
@@ -36,20 +36,21 @@ use protocol::{
 
 use crate::files::read_up_to;
 
-/// Part of the data area that all kept outputs may take together: it is there for the user's files.
+/// The part of the data area that all kept outputs may take together is one in this number: the area is for the user's
+/// files.
 const STORE_SHARE: u64 = 8;
 
-/// All that is kept. Whoever runs programs fills it, whoever answers requests reads from it.
+/// All kept outputs. The threads that run programs write them, and answers to requests read them.
 #[derive(Debug)]
 pub struct OutputStore {
-    /// The data area; memory if there is none.
+    /// The data area; `None` keeps outputs in memory.
     data: Option<OwnedFd>,
-    /// Most bytes of all outputs together.
+    /// The maximum size of all outputs together, in bytes.
     room: u64,
     runs: Mutex<VecDeque<StoredRun>>,
 }
 
-/// What is kept of one run.
+/// The kept outputs of a run.
 #[derive(Debug)]
 struct StoredRun {
     call: u32,
@@ -61,7 +62,7 @@ struct StoredRun {
 struct StoredOutput {
     stream: Stream,
     file: File,
-    /// Bytes in the file. Only one thread writes, so that no more need be agreed upon.
+    /// The number of bytes in the file. Only one thread writes, so the file needs no lock.
     len: AtomicU64,
     /// Bytes that the program wrote.
     total: AtomicU64,
@@ -81,18 +82,18 @@ impl OutputStore {
         Self { data: Some(data), room, runs: Mutex::default() }
     }
 
-    /// Keeps outputs in memory, so many bytes at most.
+    /// Keeps outputs in memory, at most `room` bytes.
     pub fn in_memory(room: u64) -> Self {
         Self { data: None, room, runs: Mutex::default() }
     }
 
-    /// Answers [`Output`]: reads a piece of what is kept.
+    /// Answers [`Output`]: reads a piece of a kept output.
     ///
     /// # Errors
     ///
     /// [`FailureCode::NotFound`] if it is not kept, [`FailureCode::System`] if it cannot be read.
     pub fn read(&self, wanted: &Output) -> Result<(OutputDone, Vec<u8>), Failure> {
-        // Nobody waits for the lock while bytes are copied.
+        // The lock is released before bytes are copied, so that others do not wait for it.
         let stored = self.find(wanted.run, wanted.stream);
         let stored = stored.ok_or_else(|| Failure::new(FailureCode::NotFound, "not kept"))?;
         let kept = stored.len();
@@ -105,7 +106,7 @@ impl OutputStore {
         Ok((done, bytes))
     }
 
-    /// Gives up all that is kept; false if that is nothing.
+    /// Removes all kept outputs. Returns false if there were none.
     pub fn clear(&self) -> bool {
         let mut runs = self.lock();
         let had_some = !runs.is_empty();
@@ -119,7 +120,7 @@ impl OutputStore {
         kept.outputs.iter().find(|stored| stored.stream == stream).cloned()
     }
 
-    /// Makes a place for an output of this run, the newest there is.
+    /// Creates a file for an output of this run, which is the newest run.
     fn begin(&self, call: u32, stream: Stream) -> nix::Result<Arc<StoredOutput>> {
         let file = match &self.data {
             Some(data) => nameless(data, &format!(".output-{call}-{}", stream.as_str()))?,
@@ -138,7 +139,8 @@ impl OutputStore {
         Ok(stored)
     }
 
-    /// How many more bytes may be kept, up to those wanted, at the cost of all runs but the newest.
+    /// Removes the oldest runs, but never the newest, until `wanted` more bytes may be kept. Returns how many of them
+    /// may.
     fn make_room(&self, wanted: u64) -> u64 {
         let mut runs = self.lock();
         loop {
@@ -156,7 +158,7 @@ impl OutputStore {
     }
 }
 
-/// Keeps one output of a run, if there is reason to.
+/// Keeps one output of a run, from the first bytes that are appended.
 #[derive(Debug)]
 pub(crate) struct OutputSpool {
     store: Arc<OutputStore>,
@@ -195,7 +197,7 @@ impl OutputSpool {
     }
 }
 
-/// A file that nobody can open or give a name to, and no program inherits.
+/// Creates a file that no program can open, name or inherit.
 fn nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
     match openat(&folder, ".", FLAGS | OFlag::O_TMPFILE, MODE) {
         Err(Errno::EOPNOTSUPP) => soon_nameless(folder, temporary),
@@ -203,7 +205,7 @@ fn nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
     }
 }
 
-/// The same where the kernel knows no files without a name (gVisor): for a moment it has one.
+/// Creates such a file if the kernel has no files without names (gVisor): it has a name for a moment.
 fn soon_nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
     let file = openat(&folder, temporary, FLAGS | OFlag::O_CREAT | OFlag::O_NOFOLLOW, MODE)?;
     unlinkat(folder, temporary, UnlinkatFlags::NoRemoveDir)?;
@@ -213,7 +215,7 @@ fn soon_nameless(folder: impl AsFd, temporary: &str) -> nix::Result<File> {
 const FLAGS: OFlag = OFlag::O_RDWR.union(OFlag::O_EXCL).union(OFlag::O_CLOEXEC);
 const MODE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
-/// Writes until all is written or nothing more can be.
+/// Writes bytes until all are written or no more can be. Returns the number of written bytes.
 fn write_what_fits(file: &File, bytes: &[u8], offset: u64) -> usize {
     let mut written = 0;
     while written < bytes.len() {
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!(write_what_fits(&file, b"kept", 0), 4);
         let mut bytes = [0; 4];
         assert_eq!((read_up_to(&file, &mut bytes, 0).expect("read"), &bytes), (4, b"kept"));
-        // Whatever a program put there is not ours to write to.
+        // A file that a program has created is not written to.
         fs::write(dir.path().join("taken"), "theirs").expect("written");
         assert_eq!(soon_nameless(data, "taken").map(drop), Err(Errno::EEXIST));
     }

@@ -1,15 +1,15 @@
-//! What a sandbox holds for its user: files, and the outputs of programs.
+//! The files of a sandbox, and the outputs of its programs.
 //!
-//! All of an agent that knows no processes. Whatever runs programs (a container's PID 1, an
-//! interpreter of its own) answers the protocol's requests for files and outputs with this, so that
-//! quotas, paths and ranges mean the same everywhere.
+//! This is the part of an agent that does not know processes. Every agent (a container's PID 1, the embedded engine's
+//! process) answers the protocol's requests for files and outputs with it, so that quotas, paths and ranges mean the
+//! same everywhere.
 //!
 //! ```text
 //! files     pieces of files in and out, listings  --.
-//! tree      what there is, what has changed       --+-- beneath: never outside the folder
-//! outputs   of one run  -- screen   what a terminal would show of it
-//!                       |- capture  the ends of that, in memory
-//!                       '- kept     the whole of that, if it is long and there is room
+//! tree      lists of files, changes of files      --+-- beneath: never outside the folder
+//! outputs   of one run  -- screen   the output as a terminal would show it
+//!                       |- capture  its start and its end, in memory
+//!                       '- kept     all of it, if it is long and there is room
 //! ```
 
 pub mod beneath;

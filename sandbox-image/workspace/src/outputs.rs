@@ -1,4 +1,4 @@
-//! The two outputs of a run: whoever runs the program fills them, and others may look at them meanwhile.
+//! The two outputs of a run: the thread that runs the program fills them, and others may read them meanwhile.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,21 +13,21 @@ use crate::{
     screen::Screen,
 };
 
-/// Bytes at the end of an output in which its newest line is looked for.
+/// The number of bytes at the end of an output in which its newest line is searched.
 const LINE_WINDOW: usize = 4096;
 
-/// Outputs that are shared for as long as the run lasts.
+/// Outputs that are shared while the run lasts.
 #[derive(Debug, Clone)]
 pub struct SharedOutputs(Arc<Mutex<Option<Outputs>>>);
 
 impl SharedOutputs {
-    /// No output yet, of the run with this call id, with so many bytes of each captured, as a terminal would show
+    /// Creates empty outputs of the run with this call id. `cap` bytes of each are captured, as a terminal would show
     /// them.
     pub fn new(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
         Self::with(store, call, cap, || Some(Screen::default()))
     }
 
-    /// The same with each byte as it was written.
+    /// Creates empty outputs that are captured byte for byte, as they are written.
     pub fn exact(store: &Arc<OutputStore>, call: u32, cap: usize) -> Self {
         Self::with(store, call, cap, || None)
     }
@@ -53,21 +53,21 @@ impl SharedOutputs {
         }))))
     }
 
-    /// Notes that the interpreter is there and the code runs.
+    /// Records that the interpreter has started and the code runs.
     pub fn begin(&self) {
         if let Some(outputs) = &mut *self.lock() {
             outputs.loading = false;
         }
     }
 
-    /// Takes what the program has written next. Dropped once the outputs have been [taken](Self::take).
+    /// Adds bytes that the program has written. They are dropped if the outputs have been [taken](Self::take).
     pub fn push(&self, stream: Stream, bytes: &[u8]) {
         if let Some(outputs) = &mut *self.lock() {
             outputs.push(stream, bytes);
         }
     }
 
-    /// Ends the sharing: they are the caller's alone.
+    /// Ends the sharing and returns the outputs; `None` if they have been taken before.
     pub fn take(&self) -> Option<Outputs> {
         let mut outputs = self.lock().take()?;
         outputs.stdout.end();
@@ -75,7 +75,7 @@ impl SharedOutputs {
         Some(outputs)
     }
 
-    /// What there is to be told of a run in progress; `None` once it is over.
+    /// The progress of a run; `None` once it is over.
     pub fn peek(&self) -> Option<(PeekDone, Vec<u8>)> {
         self.lock().as_ref().map(Outputs::peek)
     }
@@ -85,12 +85,12 @@ impl SharedOutputs {
     }
 }
 
-/// What a program has written.
+/// The outputs of a program.
 #[derive(Debug)]
 pub struct Outputs {
     stdout: Output,
     stderr: Output,
-    /// The one that was written to last.
+    /// The output that was written to last.
     newest: Stream,
     /// None of the code has run yet.
     loading: bool,
@@ -164,9 +164,9 @@ impl Outputs {
     }
 }
 
-/// The last whole line that is not blank. A progress bar ends its lines with carriage returns, or begins
-/// them so: it is shown as it stands. Anything else that has not ended may be half of what is being written, and is
-/// shown only if there is nothing before it.
+/// The last whole line that is not blank. A progress bar ends or begins its lines with carriage returns: its line
+/// counts even if it has not ended. Any other line that has not ended may be incomplete, and counts only if there is no
+/// other line.
 fn newest_line(text: &[u8]) -> Option<Vec<u8>> {
     let ends = |byte: &u8| matches!(byte, b'\n' | b'\r');
     let last = |text: &[u8]| {

@@ -1,7 +1,7 @@
-//! What the end of a traceback says. Pure; a program can have written anything.
+//! Reads the last line of a Python traceback. Pure; the program may have written anything.
 
-/// The file that was looked for in vain, if the last line says so: the operating system's words, and those
-/// of libraries that have their own.
+/// The file that was not found, if the last line says so: in the words of the operating system, or of libraries that
+/// have their own.
 pub fn missing_file(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let says_so = [
@@ -19,8 +19,7 @@ pub fn missing_file(stderr: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.replace(r"\\", r"\"))
 }
 
-/// The module in which the program looked in vain for something that a module of this name has, if the
-/// last line says so.
+/// The module in which the program did not find something, if the last line says so. A module of this name may have it.
 pub fn wanting_module(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let (kind, text) = last.split_once(": ")?;

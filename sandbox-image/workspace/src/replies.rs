@@ -1,4 +1,4 @@
-//! The stream from the server's side of an agent: requests in, replies out.
+//! The agent's end of the stream: requests in, replies out.
 
 use std::{
     error::Error,
@@ -14,16 +14,16 @@ use protocol::{
 };
 use serde::Serialize;
 
-/// Most characters of a failure's detail. A path of thousands of control characters would grow
+/// The maximum length of a failure's detail, in characters. A path of thousands of control characters would grow
 /// sixfold as JSON.
 const MAX_DETAIL: usize = 512;
 
-/// What takes frames, each of them whole.
+/// A receiver of whole frames.
 pub trait Outlet: fmt::Debug + Send {
     /// Sends a frame.
     ///
     /// # Errors
-    /// If nobody listens any more, and nobody will.
+    /// If the other end is closed, and no other will follow.
     fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()>;
 }
 
@@ -33,17 +33,17 @@ impl Outlet for io::Stdout {
     }
 }
 
-/// Where replies go, one whole frame after another; clones share it.
+/// The outlet for replies, one whole frame after another. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Replies(Arc<Mutex<dyn Outlet>>);
 
 impl Replies {
-    /// Over standard output, to which nothing else may be written.
+    /// Sends replies to standard output, to which nothing else may be written.
     pub fn to_stdout() -> Self {
         Self::to(Arc::new(Mutex::new(io::stdout())))
     }
 
-    /// To this.
+    /// Sends replies to this outlet.
     pub fn to(outlet: Arc<Mutex<impl Outlet + 'static>>) -> Self {
         Self(outlet)
     }
@@ -51,7 +51,7 @@ impl Replies {
     /// Sends the first frame.
     ///
     /// # Errors
-    /// If nobody listens any more.
+    /// If the other end is closed.
     pub fn hello(&self, hello: &AgentHello) -> io::Result<()> {
         self.write(0, Kind::Hello, hello, &[])
     }
@@ -64,7 +64,7 @@ impl Replies {
         self.write(call, Kind::Reply, head, body)
     }
 
-    /// Says why a request could not be carried out.
+    /// Reports why a request could not be carried out.
     ///
     /// # Errors
     /// As with [`hello`](Self::hello).
@@ -73,7 +73,7 @@ impl Replies {
         self.write(call, Kind::Failure, &failure, &[])
     }
 
-    /// Replies or fails, whatever came of the request.
+    /// Sends a reply or a failure, depending on the result.
     ///
     /// # Errors
     /// As with [`hello`](Self::hello).
@@ -102,11 +102,11 @@ impl Replies {
     }
 }
 
-/// Answers the server's hello. One of another version is told ours before it is refused, as it can
-/// only say what is wrong if it hears of it.
+/// Answers the server's hello. A server of another version gets the agent's version before it is refused, so that it
+/// can say what is wrong.
 ///
 /// # Errors
-/// If it is none, or of another version, or nobody listens any more.
+/// If the frame is not a hello, or is of another version, or the other end is closed.
 pub fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn Error>> {
     if first.kind != Kind::Hello {
         return Err(format!("the server sent {:?} before its hello", first.kind).into());
@@ -127,11 +127,11 @@ pub fn greet(first: &Frame, replies: &Replies) -> Result<ServerHello, Box<dyn Er
     Ok(serde_json::from_slice(&first.head)?)
 }
 
-/// The next frame; `None` at the end of the stream, even in the middle of a frame: a server that
-/// dies while it writes has done nothing wrong.
+/// Reads the next frame; `None` at the end of the stream, even in the middle of a frame: a server may be killed while
+/// it writes.
 ///
 /// # Errors
-/// If what comes is no frame, or cannot be read.
+/// If the bytes are not a frame, or cannot be read.
 pub fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
     match frame::read(input) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -139,10 +139,10 @@ pub fn next_frame(input: &mut impl Read) -> io::Result<Option<Frame>> {
     }
 }
 
-/// The head of a request.
+/// Parses the head of a request.
 ///
 /// # Errors
-/// If it is not of that shape.
+/// If the head does not have the request's form.
 pub fn parse<R: Request>(head: &[u8]) -> Result<R, Failure> {
     serde_json::from_slice(head).map_err(|error| Failure::bad_request(error.to_string()))
 }

@@ -1,51 +1,51 @@
-//! What a terminal would show of an output at its end, and lines that repeat once with their number.
+//! Converts an output to the text that a terminal would show at its end, with repeated lines shown once.
 //!
 //! ```text
-//! bytes --> Screen: the newest lines, in which programs still move  --> Fold: a line and its repeats  --> text
+//! bytes --> Screen: the newest lines, which programs can still change  --> Fold: a line and its repeats  --> text
 //! ```
 //!
 //! Progress bars write the same line hundreds of times, and libraries the same warning: a caller needs the last state
-//! of the one and a single copy of the other. Text without control characters passes unchanged, byte for byte, valid
+//! of the bar and a single copy of the warning. Text without control characters passes unchanged, byte for byte, valid
 //! UTF-8 or not. Both parts hold a bounded number of bytes.
 
 use std::mem;
 
-/// Bytes of the newest lines that are still held after older ones have been given on. Programs move the cursor
+/// The number of bytes of the newest lines that are held after older ones were passed on. Programs can move the cursor
 /// within these.
 const HELD: usize = 4 << 10;
 
-/// Held bytes from which older ones are given on.
+/// The number of held bytes from which older ones are passed on.
 const MOST_HELD: usize = 4 * HELD;
 
-/// Longest sequence of control characters that is taken for one.
+/// The maximum length of an escape sequence; a longer one is shown as text.
 const MAX_ESCAPE: usize = 256;
 
-/// A line that repeats more often than this is given once, with the number of the others.
+/// The number of repeats above which a line is shown once, with the number of the others.
 const MAX_REPEATS: u64 = 10;
 
-/// Longest line that is compared with the next.
+/// The maximum length of a line that is compared with the next, in bytes.
 const MAX_COMPARED: usize = 2 << 10;
 
-/// Shows carriage returns, backspaces and the usual escape sequences as a terminal does. Colours are left out. A
+/// Applies carriage returns, backspaces and the usual escape sequences as a terminal does. Colours are left out. A
 /// character takes one column.
 #[derive(Debug, Default)]
 pub struct Screen {
     held: Vec<u8>,
-    /// Where the next character goes; at most the length of what is held.
+    /// The cursor: index in `held` of the next character, at most its length.
     at: usize,
     /// An escape sequence that has begun.
     escape: Vec<u8>,
-    /// The first held line has begun in what was given on.
+    /// The beginning of the first held line was passed on.
     is_continued: bool,
-    /// The cursor has been put before such a line, where it cannot go.
+    /// The cursor was moved to the beginning of such a line, which cannot be changed any more.
     is_before: bool,
-    /// Something in the last held line was written over or erased.
+    /// A part of the last held line was overwritten or erased.
     is_redrawn: bool,
     fold: Fold,
 }
 
 impl Screen {
-    /// Takes the next bytes, and gives on the text that can no longer change.
+    /// Adds the next bytes, and passes on the text that can no longer change.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) {
         while let Some((&first, rest)) = bytes.split_first() {
             if !self.escape.is_empty() || first == b'\x1b' {
@@ -56,7 +56,7 @@ impl Screen {
                 bytes = rest;
             } else {
                 let end = bytes.iter().position(|byte| is_control(*byte)).unwrap_or(bytes.len());
-                // In pieces, so that no more than that is held.
+                // In pieces of this size, so that no more is held.
                 for piece in bytes[..end].chunks(MOST_HELD) {
                     self.write(piece);
                     self.give_on(out);
@@ -67,12 +67,12 @@ impl Screen {
         }
     }
 
-    /// The newest text, which has not been given on.
+    /// The newest text, which was not passed on yet.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// Gives on all that is left.
+    /// Passes on the rest.
     pub fn end(&mut self, out: &mut dyn FnMut(&[u8])) {
         let escape = mem::take(&mut self.escape);
         self.write(&escape);
@@ -90,7 +90,7 @@ impl Screen {
         }
         let keep_from = (self.held.len() - HELD).min(self.line_start(self.at));
         let lines = self.held[..keep_from].iter().rposition(|byte| *byte == b'\n');
-        // A line that is longer than all that may be held goes as it is.
+        // A line that is longer than the limit is passed on as it is.
         let count = lines.map_or(self.held.len(), |end| end + 1);
         self.is_continued = lines.is_none();
         self.fold.push(&self.held[..count], out);
@@ -98,12 +98,12 @@ impl Screen {
         self.at = self.at.saturating_sub(count);
     }
 
-    /// Where the line begins in which this place is.
+    /// The start of the line that contains this index.
     fn line_start(&self, at: usize) -> usize {
         self.held[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
     }
 
-    /// Where the line ends in which this place is, without its end mark.
+    /// The end of the line that contains this index, without its end mark.
     fn line_end(&self, at: usize) -> usize {
         self.held[at..]
             .iter()
@@ -111,7 +111,7 @@ impl Screen {
             .map_or(self.held.len(), |len| at + len)
     }
 
-    /// Writes text without control characters over what is at the cursor.
+    /// Writes text without control characters at the cursor, over the text that is there.
     fn write(&mut self, text: &[u8]) {
         if mem::take(&mut self.is_before) {
             self.new_line();
@@ -129,7 +129,7 @@ impl Screen {
         self.is_redrawn = true;
     }
 
-    /// The place so many characters further, or this end.
+    /// The index this many characters further, or `end`.
     fn after_columns(&self, at: usize, end: usize, columns: usize) -> usize {
         let mut starts = (at..end).filter(|place| starts_character(self.held[*place]));
         starts.nth(columns).unwrap_or(end)
@@ -152,7 +152,7 @@ impl Screen {
         }
     }
 
-    /// Takes the blanks away with which the last line was erased.
+    /// Removes the blanks with which the last line was erased.
     fn trim(&mut self) {
         if mem::take(&mut self.is_redrawn) {
             let start = self.line_start(self.held.len());
@@ -179,7 +179,7 @@ impl Screen {
         }
     }
 
-    /// Takes the next byte of an escape sequence.
+    /// Adds the next byte of an escape sequence.
     fn escape(&mut self, byte: u8) {
         self.escape.push(byte);
         let is_over = match self.escape[..] {
@@ -195,7 +195,7 @@ impl Screen {
                 self.obey(*order, parameters);
             }
         } else if is_over || self.escape.len() > MAX_ESCAPE {
-            // It is something else, and is shown as it is. The last byte may begin what is a sequence.
+            // It is not a known sequence, and is shown as it is. The last byte may begin another sequence.
             let mut text = mem::take(&mut self.escape);
             if byte == 0x1B || is_control(byte) {
                 text.pop();
@@ -258,7 +258,7 @@ impl Screen {
         }
     }
 
-    /// Puts the cursor into this column of its line, or at the line's end.
+    /// Moves the cursor to this column of its line, or to the line's end.
     fn go_to_column(&mut self, column: usize) {
         self.go_to_line_start();
         self.at = self.after_columns(self.at, self.line_end(self.at), column);
@@ -274,16 +274,16 @@ fn starts_character(byte: u8) -> bool {
     byte & 0xC0 != 0x80
 }
 
-/// Gives a line that repeats once, with the number of its repeats.
+/// Passes on a repeated line once, with the number of its repeats.
 #[derive(Debug, Default)]
 struct Fold {
     /// The newest whole line, with its end mark; empty if it was too long.
     line: Vec<u8>,
-    /// How often it has come again.
+    /// The number of its repeats.
     repeats: u64,
     /// The start of the next line.
     begun: Vec<u8>,
-    /// The start of the next line has been given on, as it is too long.
+    /// The start of the next line was passed on, because the line is too long.
     is_long: bool,
 }
 
@@ -318,7 +318,7 @@ impl Fold {
         }
     }
 
-    /// Tells the repeats.
+    /// Passes on the repeats, or their number if there are many.
     fn say(&mut self, out: &mut dyn FnMut(&[u8])) {
         match mem::take(&mut self.repeats) {
             few @ 0..=MAX_REPEATS => (0..few).for_each(|_| out(&self.line)),
@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    /// What is shown of an output that comes in pieces of this size.
+    /// The text that is shown of an output in pieces of this size.
     fn in_pieces(text: &[u8], size: usize) -> Vec<u8> {
         let (mut screen, mut shown) = (Screen::default(), vec![]);
         for piece in text.chunks(size) {
@@ -417,7 +417,7 @@ mod tests {
             let mut lines = lines;
             for (number, line) in lines.iter_mut().enumerate() {
                 line.retain(|byte| !is_control(*byte));
-                // No line is the same as the one before.
+                // No line equals the one before.
                 line.push(b'0' + u8::try_from(number % 10).expect("a digit"));
                 line.push(b'\n');
             }

@@ -1,4 +1,4 @@
-//! The files beneath a folder: listing them, and telling what a run has changed.
+//! Lists the files beneath a folder, and finds those that a run has changed.
 
 use std::{
     collections::BTreeMap,
@@ -25,16 +25,16 @@ use crate::beneath::{self, FOLDER};
 /// Regular files by path, relative to the folder.
 pub type Snapshot = BTreeMap<String, Stamp>;
 
-/// Folders deeper than this are not looked into; each level holds a descriptor open.
+/// The maximum depth of folders that are listed; each level needs an open descriptor.
 const MAX_DEPTH: usize = 64;
 
-/// Walks the whole folder. Follows no links, skips what is not a regular file or cannot be named, and
-/// takes folders that vanish or cannot be read as empty.
+/// Lists the whole folder. Follows no links, skips files that are not regular, and names that are not UTF-8 or too
+/// long, and takes folders that vanish or cannot be read as empty.
 pub fn snapshot(root: &OwnedFd) -> Snapshot {
     snapshot_to(root, MAX_DEPTH)
 }
 
-/// The same of the folder itself and so many levels of folders in it.
+/// Lists the folder itself and `depth` levels of folders in it.
 fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
     let mut found = Snapshot::new();
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
@@ -43,10 +43,10 @@ fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
     found
 }
 
-/// Levels of folders in scratch space that are looked into: the home, and what lies in it.
+/// The levels of folders in scratch space that are listed: the home, but no folders in it.
 const SCRATCH_DEPTH: usize = 1;
 
-/// What there is in scratch space; nothing if it cannot be read.
+/// Lists scratch space; empty if it cannot be read.
 pub fn scratch(folder: &Path) -> Snapshot {
     beneath::root(folder).map_or_else(|_| Snapshot::new(), |root| snapshot_to(&root, SCRATCH_DEPTH))
 }
@@ -97,7 +97,7 @@ pub(crate) fn stamp(stat: &FileStat) -> Stamp {
     }
 }
 
-/// Files of `after` that are not in `before`, or not as they were.
+/// Files of `after` that are not in `before`, or have another stamp there.
 pub fn changed(before: &Snapshot, after: Snapshot) -> Vec<FileEntry> {
     after
         .into_iter()
@@ -146,15 +146,15 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all that is in a folder, whatever modes and depth a program gave to it, provided that no
-/// program is left to add more.
+/// Removes everything in a folder, whatever modes and depth a program gave to it, provided that no program is left to
+/// add more.
 ///
-/// Folders in folders move up to the top before they go: depth costs neither descriptors nor stack,
-/// and their number no memory, of which there may be none left.
+/// Nested folders are moved to the top before they are removed: depth costs neither descriptors nor stack, and the
+/// number of folders costs no memory, which may be exhausted.
 ///
 /// # Errors
 ///
-/// If a folder cannot be read. What cannot be removed stays, and is no error.
+/// If a folder cannot be read. It is no error if something cannot be removed.
 pub fn empty(root: &OwnedFd) -> nix::Result<()> {
     let mut moves = 0;
     let mut progress = true;
@@ -169,7 +169,7 @@ pub fn empty(root: &OwnedFd) -> nix::Result<()> {
             for inner in names(&folder)? {
                 moves += 1;
                 progress |= remove(&folder, &inner) || {
-                    // Only who may write to a folder may move it elsewhere.
+                    // Moving a folder needs the permission to write to it.
                     let _ = enter(&folder, &inner);
                     renameat(&folder, inner.as_c_str(), root, moves.to_string().as_str()).is_ok()
                 };
@@ -180,20 +180,20 @@ pub fn empty(root: &OwnedFd) -> nix::Result<()> {
     Ok(())
 }
 
-/// The names in a folder, as they are read.
+/// Reads the names in a folder, one at a time.
 fn names(folder: &OwnedFd) -> nix::Result<impl Iterator<Item = CString>> {
     let entries = Dir::openat(folder, ".", FOLDER, Mode::empty())?.into_iter();
     let names = entries.map_while(Result::ok).map(|entry| entry.file_name().to_owned());
     Ok(names.filter(|name| !matches!(name.to_bytes(), b"." | b"..")))
 }
 
-/// Opens a folder of ours even if its mode keeps us out.
+/// Opens a folder after giving it a mode that permits this.
 fn enter(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
     fchmodat(parent, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
     openat(parent, name, FOLDER, Mode::empty())
 }
 
-/// Removes a file or an empty folder.
+/// Removes a file or an empty folder. Returns false if that fails.
 fn remove(parent: &OwnedFd, name: &CStr) -> bool {
     [UnlinkatFlags::NoRemoveDir, UnlinkatFlags::RemoveDir]
         .into_iter()

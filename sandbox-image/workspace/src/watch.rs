@@ -1,8 +1,8 @@
-//! The leash: the agent ends, and with it the sandbox, when the server is gone.
+//! Ends the agent, and with it the sandbox, when the server is lost.
 //!
-//! An end of the stream is seen by waiting for the hang-up itself, not by reading: the main thread
-//! may be busy, and bytes that were sent before the end may still lie unread. Where a death does
-//! not close the stream, silence beyond the limit tells of it.
+//! The end of the stream is detected by waiting for the hang-up itself, not by reading: the main thread may be busy,
+//! and bytes that were sent before the end may still be unread. If the server ends without closing the stream, it is
+//! detected by its silence beyond the limit.
 
 use std::{
     convert::Infallible,
@@ -13,7 +13,7 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// When the server was last heard, and how long it may be silent.
+/// The time of the server's last frame, and the limit of its silence.
 #[derive(Debug)]
 pub struct Watch {
     start: Instant,
@@ -21,11 +21,11 @@ pub struct Watch {
     limit_ms: AtomicU64,
 }
 
-/// How often the deadline is looked at; a hang-up is seen at once.
+/// The interval at which the deadline is checked; a hang-up is detected at once.
 pub const TICK: Duration = Duration::from_millis(250);
 
 impl Watch {
-    /// `limit` holds until the server sends its own.
+    /// Creates a watch. `limit` applies until the server sends its own.
     pub fn new(limit: Duration) -> Self {
         let watch = Self {
             start: Instant::now(),
@@ -41,7 +41,7 @@ impl Watch {
         self.limit_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// The server has said something.
+    /// Records that the server has sent something.
     pub fn heard(&self) {
         self.heard_ms.store(self.now_ms(), Ordering::Relaxed);
     }
@@ -50,13 +50,13 @@ impl Watch {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether it has been silent for longer than it may be.
+    /// Whether the server has been silent beyond the limit.
     pub fn is_overdue(&self) -> bool {
         let silent = self.now_ms().saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         silent > self.limit_ms.load(Ordering::Relaxed)
     }
 
-    /// Waits for the end and then ends the process, in the way that is given.
+    /// Waits until the server is lost, and then ends the process with `end`.
     pub fn run(&self, end: impl Fn() -> Infallible) -> ! {
         let stdin = io::stdin();
         loop {

@@ -1,14 +1,14 @@
-//! Building the image through the engine's own builder, which every engine has and which needs
-//! nothing but the socket.
+//! Building the image with the engine's classic builder, which every engine has and which needs nothing but the
+//! socket.
 //!
 //! ```text
-//! libraries   the Dockerfile up to its last stage: minutes; used again while it would be the same
+//! libraries   the Dockerfile up to its last stage: minutes; reused while it would be the same
 //!     |
-//!  the image  its last stage, on that: seconds
+//!  the image  its last stage, based on the libraries: seconds
 //! ```
 //!
-//! That builder keeps what it has made as untagged images. The libraries are not a leftover, as the image is
-//! based on them; the stage that they were built in is one, and is removed.
+//! The builder leaves the result of each stage as an untagged image. The libraries image stays, because the image is
+//! based on it. The images of the stages before it are leftovers and are removed.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ impl Builder for Docker {
         base_image: Option<&'a str>,
     ) -> BoxFuture<'a, Result<bool, BackendError>> {
         Box::pin(async move {
-            // An image of one's own FROM ours inherits the labels, so this holds for it too.
+            // A derived image (FROM) inherits the labels, so this works for it, too.
             Ok(self.image_facts().await?.is_some_and(|facts| {
                 facts.content.as_deref() == Some(&image::content_id(base_image))
                     && facts.protocol == Some(image::PROTOCOL)
@@ -100,14 +100,14 @@ async fn build_image(
         name: &docker.image,
     };
     build(docker, engine, stage, progress).await?;
-    // The one that had the name until now would stay without any, and the libraries that only it used.
+    // The image that had the name before would stay without a name, as would libraries that only it uses.
     if let Some(before) = before {
         remove_unnamed(engine, &before).await;
     }
     Ok(())
 }
 
-/// [`image::libraries_id`] of these arguments, without those that say only how packages are reached.
+/// [`image::libraries_id`] of these arguments, without proxy settings, which change only how packages are reached.
 fn libraries_id(base_image: Option<&str>, args: &HashMap<String, String>) -> String {
     let is_proxy = |name: &str| name.to_ascii_lowercase().ends_with("_proxy");
     let mut args: Vec<_> = args.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -116,16 +116,15 @@ fn libraries_id(base_image: Option<&str>, args: &HashMap<String, String>) -> Str
     image::libraries_id(base_image, args)
 }
 
-/// The image of these libraries that an earlier build has made, if it stands on the base image as that is
-/// now.
+/// The libraries image with this id from an earlier build, if it is based on the current version of the base image.
 async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String> {
     let base = layers(engine, base).await?;
     let filters = HashMap::from([("label", vec![format!("{}={id}", image::LABEL_LIBRARIES)])]);
-    // All: it has no name.
+    // All images, because the libraries image has no name.
     let list = ListImagesOptionsBuilder::default().all(true).filters(&filters).build();
     let mut kept = vec![];
     for found in engine.list_images(Some(list)).await.ok()? {
-        // The images that stand on it, and the steps to them, have its label and more.
+        // Images that are based on it, and the steps to them, have its label, too, and others.
         let is_whole = found.labels.contains_key(image::LABEL_PROTOCOL);
         let layers = if is_whole { None } else { layers(engine, &found.id).await };
         if let Some(layers) = layers.filter(|layers| layers.starts_with(&base)) {
@@ -139,7 +138,7 @@ async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
     engine.inspect_image(image).await.ok()?.root_fs?.layers
 }
 
-/// Which Python an image has: a base image may bring its own. `None` if it does not say.
+/// The version of an image's Python, which a base image may bring. `None` if the image's Python prints none.
 async fn python_version(
     docker: &Docker,
     engine: &Engine,
@@ -175,15 +174,15 @@ struct Stage<'a> {
     context: std::io::Result<Vec<u8>>,
     labels: HashMap<String, String>,
     args: &'a HashMap<String, String>,
-    /// A stage, or nothing for the last one.
+    /// The stage to build; empty for the last one.
     target: &'a str,
-    /// Nothing for none.
+    /// The image's name; empty for none.
     name: &'a str,
 }
 
 struct Built {
     id: String,
-    /// What the stages before the one that was asked for came to.
+    /// The images of the stages before the one that was built.
     stages: Vec<String>,
 }
 
@@ -230,7 +229,7 @@ async fn build(
     Ok(Built { id, stages: stages.before_last() })
 }
 
-/// The image that each stage has come to so far, by what the builder says.
+/// The last image of each stage so far, as read from the builder's output.
 #[derive(Debug, Default)]
 struct Stages(Vec<Option<String>>);
 
@@ -252,7 +251,7 @@ impl Stages {
     }
 }
 
-/// Removes an image that has no name and what only it stands on. The engine refuses if a container or
+/// Removes an image if it has no name, and the images that only it is based on. The engine refuses if a container or
 /// another image needs it.
 async fn remove_unnamed(engine: &Engine, id: &str) {
     let Ok(image) = engine.inspect_image(id).await else { return };

@@ -1,4 +1,4 @@
-//! What an operator should know of the engine and the image.
+//! Checks of the engine and the image for `llm-sandbox doctor`.
 
 use super::{Docker, Facts};
 use crate::backend::{Check, Finding, Limits, image};
@@ -7,12 +7,12 @@ use crate::backend::{Check, Finding, Limits, image};
 const OLDEST_API: (u32, u32) = (1, 41);
 
 impl Docker {
-    /// Whether sandboxes have gVisor's kernel instead of the host's.
+    /// Whether sandboxes run under gVisor.
     pub(super) fn is_gvisor(&self, facts: &Facts) -> bool {
         self.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc")
     }
 
-    /// The engine and the image, a check each.
+    /// Checks the engine and the image.
     pub(super) async fn look_over(&self, limits: &Limits) -> Vec<Check> {
         let facts = match self.connection().await {
             Ok(connection) => &connection.facts,
@@ -34,7 +34,7 @@ impl Docker {
 
     fn cgroup(&self, facts: &Facts) -> Finding {
         let text = format!("version {}", facts.cgroup);
-        // Under gVisor they are memory like any other.
+        // gVisor counts the memory of sockets like any other.
         if facts.allows_internet_sockets() || self.is_gvisor(facts) {
             Finding::Good(text)
         } else {

@@ -1,4 +1,4 @@
-//! Finding the engine, asking it about itself, and saying what is wrong in words that help.
+//! Finding the engine, reading its properties, and explaining its errors.
 
 use std::{env, io, path::PathBuf};
 
@@ -9,10 +9,11 @@ use sha2::{Digest, Sha256};
 
 use crate::backend::{BackendError, BackendErrorKind as Kind, Runtime, image, template};
 
-/// Until the first byte of an answer, in seconds. Engines can be slow; none of ours is that slow.
+/// Longest wait for the first byte of an answer, in seconds. Engines can be slow, but no call of this program takes
+/// that long.
 const TIMEOUT_S: u64 = 60;
 
-/// What an engine says of itself.
+/// Properties of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Facts {
     /// Product and version, for people.
@@ -23,52 +24,52 @@ pub(super) struct Facts {
     pub cgroup: String,
     /// Names of the runtimes.
     pub runtimes: Vec<String>,
-    /// The runtime that is used if none is asked for.
+    /// The runtime of a container that names none.
     pub default_runtime: String,
-    /// Processors of its host.
+    /// Processors of the engine's host.
     pub cpus: f64,
-    /// The kernel filters system calls.
+    /// Whether the kernel filters system calls.
     pub seccomp: bool,
 }
 
 impl Facts {
-    /// What containers depend on.
+    /// The properties on which containers depend.
     pub(super) fn host(&self) -> Host {
         Host::new(Some(self.cpus), Some(&self.cgroup))
     }
 
-    /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only where the
-    /// memory of these is counted as theirs.
+    /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only if the host counts the
+    /// memory of sockets towards their limit.
     pub(super) fn allows_internet_sockets(&self) -> bool {
         self.host().counts_internet_sockets
     }
 
-    /// Whether the engine has this runtime, as far as it can tell: one that it is not told of by its
-    /// settings but by the name of its shim, as io.containerd.kata.v2 is, it looks for when it is used.
+    /// Whether the engine has this runtime, or may have it: a runtime with the name of a shim, such as
+    /// `io.containerd.kata.v2`, is looked up by the engine only when it is used.
     pub(super) fn may_have_runtime(&self, name: &str) -> bool {
         let is_shim = name.contains('.') && !name.starts_with('.') && !name.contains('/');
         is_shim || self.runtimes.iter().any(|runtime| runtime == name)
     }
 }
 
-/// What an engine says of an image.
+/// Properties of an image.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ImageFacts {
-    /// The engine's name for exactly this image.
+    /// The image's id.
     pub id: String,
-    /// Protocol version of its agent.
+    /// Protocol version of its agent, from a label.
     pub protocol: Option<u32>,
-    /// Which files it was built from.
+    /// [`image::content_id`] of the files from which it was built, from a label.
     pub content: Option<String>,
-    /// What it holds, if it says so in a way that we understand.
+    /// Its runtimes, if it has a valid label for them.
     pub runtimes: Option<Vec<Runtime>>,
     /// Size in bytes.
     pub size: u64,
 }
 
-/// Connects to the engine that `docker` itself would use, and then to where others put theirs:
-/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's. Not
-/// Podman's: it refuses our containers' seccomp profile and limits on files.
+/// Connects to the engine that `docker` itself would use, or else to one at another usual place. The order is
+/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's. Podman's is not tried,
+/// because Podman refuses the seccomp profile and file limits of sandboxes.
 pub(super) fn connect() -> Result<Docker, Error> {
     if env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty()) {
         return Docker::connect_with_defaults();
@@ -90,7 +91,7 @@ fn dir(variable: &str, below: &str) -> Option<PathBuf> {
     Some(PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?).join(below))
 }
 
-/// The endpoint of the context that `docker context use` has chosen.
+/// The endpoint of the context from `DOCKER_CONTEXT` or `docker context use`.
 fn context_host() -> Option<String> {
     let folder = dir("DOCKER_CONFIG", "").or_else(|| dir("HOME", ".docker"))?;
     let read = |path: PathBuf| -> Option<Value> {
@@ -103,7 +104,7 @@ fn context_host() -> Option<String> {
     if name == "default" {
         return None;
     }
-    // The folder's name is the hash of the context's.
+    // The folder's name is the hash of the context's name.
     let hash = hex::encode(Sha256::digest(&name));
     let meta = read(folder.join("contexts/meta").join(hash).join("meta.json"))?;
     Some(meta["Endpoints"]["docker"]["Host"].as_str()?.to_owned())
@@ -160,7 +161,7 @@ pub(super) fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// What went wrong: its kind, and in a sentence or two how to fix it.
+/// Converts an error of the client: the kind, and a sentence or two with how to fix it.
 pub(super) fn explain(error: Error, image: &str) -> BackendError {
     let (kind, message) = match &error {
         Error::DockerResponseServerError { status_code, message } => {

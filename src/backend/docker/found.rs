@@ -1,4 +1,4 @@
-//! What a listed container is to a sweep.
+//! Listed containers as [`Found`] sandboxes.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Who a container belongs to, and whether that server still runs.
+//! The server that a container belongs to, and whether it still runs.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use sandbox_container::Owner;
 
 use crate::backend::Life;
 
-/// This process.
+/// The owner for this process.
 pub(super) fn current() -> Owner {
     let pid = std::process::id();
     Owner { pid, started: started(pid).unwrap_or(0), ..here() }
 }
 
-/// Whether it lives. That can be told only from the same place: an owner on another machine, of
-/// another boot or in another PID namespace may or may not.
+/// Whether an owner is alive. This is known only within the same boot and the same PID namespace; for an owner on
+/// another machine, of another boot or in another PID namespace it is unknown.
 pub(super) fn life(owner: &Owner) -> Life {
     let here = here();
     let same_place = !here.boot.is_empty()
@@ -38,10 +38,10 @@ fn here() -> Owner {
     }
 }
 
-/// Field 22 of `/proc/<pid>/stat`; `None` if there is no such process or it is only a zombie.
+/// The start time of a process, field 22 of `/proc/<pid>/stat`; `None` if there is no such process or it is a zombie.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold spaces and brackets itself.
+    // The name is in brackets and may contain spaces and brackets.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }

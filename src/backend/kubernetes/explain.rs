@@ -1,4 +1,4 @@
-//! Why the cluster could not do what it was asked: the kind, and in a sentence or two how to fix it.
+//! Explanations of the cluster's errors: the kind, and a sentence or two with how to fix it.
 
 use std::error::Error as _;
 
@@ -7,10 +7,10 @@ use model::text::printable;
 
 use crate::backend::{BackendError, BackendErrorKind as Kind};
 
-/// Where the rights are listed.
+/// Pointer to the lists of rights.
 const RIGHTS: &str = "docs/kubernetes.md lists the rights that a server needs, and `llm-sandbox doctor` those it lacks.";
 
-/// What went wrong when this was asked of the cluster, such as "create a pod".
+/// Converts an error of the client. `asked` names the request, such as "create a pod".
 pub(super) fn explain(error: kube::Error, asked: &str) -> BackendError {
     let (kind, message) = match &error {
         kube::Error::Api(status) => of_status(status, asked),
@@ -43,7 +43,7 @@ fn no_cluster() -> &'static str {
      the token of its service account"
 }
 
-/// An error with what it was caused by: the client's own texts leave that out.
+/// The text of an error with its causes, which the client's own texts omit.
 fn chain(error: &kube::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,8 +1,8 @@
-//! Where callers are at home, as Leases: one for each caller that has a home, with the server's name as its holder
-//! and its address beside it.
+//! The homes of callers, as Leases: one for each caller that has a home, with the server's name as its holder and the
+//! server's address as an annotation.
 //!
-//! Making one that is there already fails, and so does changing one that somebody else has changed: that is how two
-//! servers cannot both take a caller. All servers watch them, so that asking is rare.
+//! Creating a Lease that exists fails, and so does changing a Lease that another server has changed since it was read.
+//! So two servers cannot both take a caller. All servers watch these Leases, so that they rarely have to request one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,48 +35,48 @@ use super::{
 };
 use crate::backend::{BackendError, BackendErrorKind as Kind, CallerKey, Claim, Home, Homes, Life};
 
-/// Annotation: where other servers reach the holder.
+/// Annotation: the address at which other servers reach the holder.
 const ADDRESS: &str = "llm-sandbox/address";
 
-/// Longest that a home which nobody has stays there without a sandbox.
+/// How long a record must be unchanged before `tidy` releases its caller or removes it.
 const LEFT: Duration = Duration::from_secs(60);
 
-/// How often it is tried to take what others change at the same time.
+/// Attempts to take a caller whose Lease other servers change at the same time.
 const ATTEMPTS: usize = 5;
 
-/// The homes, as this server knows them.
+/// The homes of callers, as this server knows them.
 #[derive(Debug)]
 pub(super) struct LeasedHomes {
-    /// Where others reach this server.
+    /// The address at which other servers reach this one.
     address: SocketAddr,
-    /// The fingerprint of the servers' key. Those with another have other callers, whatever they are called.
+    /// The fingerprint of the servers' key. Servers with another key have other callers, even with the same names.
     key: String,
     backend: Weak<Inner>,
     known: Arc<Known>,
     taken: AsyncMutex<mpsc::UnboundedReceiver<CallerKey>>,
 }
 
-/// What was heard of them.
+/// The records of homes that the watch or a request has returned.
 #[derive(Debug)]
 pub(super) struct Known {
     all: Mutex<HashMap<CallerKey, Record>>,
-    /// Hears of callers that were here and are elsewhere.
+    /// Sends callers whose home was this server and no longer is.
     taken: mpsc::UnboundedSender<CallerKey>,
-    /// Whether there has been a list of all of them.
+    /// Whether a list of all homes has been received.
     seen: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
 struct Record {
     claim: Claim,
-    /// It is this server's.
+    /// Whether this server is the home.
     is_here: bool,
-    /// Since when it is as it is.
+    /// When the record last changed.
     since: Instant,
 }
 
 impl LeasedHomes {
-    /// None are known yet. Others reach this server there.
+    /// Starts without known homes. Other servers reach this one at `address`.
     pub(super) fn new(address: SocketAddr, key: String, backend: Weak<Inner>) -> Self {
         let (sender, taken) = mpsc::unbounded_channel();
         let seen = watch::Sender::default();
@@ -84,35 +84,35 @@ impl LeasedHomes {
         Self { address, key, backend, known, taken: AsyncMutex::new(taken) }
     }
 
-    /// This server's own Lease could not be renewed for so long that others may have taken what it has.
+    /// Whether this server's own Lease has not been renewed for so long that others may have taken its callers.
     fn may_be_taken_for_dead(&self) -> bool {
         let Some(backend) = self.backend.upgrade() else { return false };
         backend.run.get().is_some_and(|run| run.lease.lock().renewed.elapsed() > lease::DURATION)
     }
 
-    /// Where a caller is at home, as was heard last.
+    /// The home of a caller in the newest record.
     fn heard(&self, caller: &CallerKey) -> Option<Home> {
         let all = self.known.all.lock();
         let Record { claim, is_here, .. } = all.get(caller)?;
         Some(match claim {
             _ if *is_here => Home::Here,
-            // An earlier server in the same place is gone.
+            // Another server with this server's address was its predecessor, which has ended.
             it if it.server.is_empty() || it.address == self.address => Home::Left(it.clone()),
             it => Home::At(it.clone()),
         })
     }
 
-    /// Who hears what becomes of them.
+    /// The receiver of the watch's events.
     pub(super) fn watcher(&self) -> Arc<Known> {
         self.known.clone()
     }
 
-    /// What selects their Leases.
+    /// The label selector of callers' Leases.
     pub(super) fn selector(&self) -> String {
         format!("{LABEL_APP}={APP},{LABEL_CALLER},{LABEL_KEY}={}", self.key)
     }
 
-    /// Gives up what dead servers have, and removes what nobody has or needs.
+    /// Releases the callers of dead servers, and removes records without a server whose caller has no sandbox.
     pub(super) async fn tidy(&self, cluster: &Cluster, run: &Run, servers: &[Judged]) {
         let lives = |name: &str| {
             name == run.name || servers.iter().any(|it| it.name == name && it.life != Life::Dead)
@@ -120,7 +120,7 @@ impl LeasedHomes {
         let (mut dead, mut left) = (vec![], vec![]);
         {
             let all = self.known.all.lock();
-            // What has changed just now may be of a server that is newer than what was judged.
+            // A record that has changed just now may name a server that has started after `servers` was read.
             for (caller, it) in all.iter().filter(|(_, it)| it.since.elapsed() > LEFT) {
                 if it.claim.server.is_empty() {
                     left.push((caller.clone(), it.claim.version.clone()));
@@ -142,7 +142,7 @@ impl LeasedHomes {
         }
     }
 
-    /// It is nobody's, and its sandboxes are for whoever takes it.
+    /// Releases a caller. The next server that takes the caller takes over its sandboxes.
     async fn hand_back(&self, cluster: &Cluster, caller: &CallerKey, claim: &Claim) {
         let patch = json!({
             "metadata": { "resourceVersion": claim.version },
@@ -181,7 +181,7 @@ impl LeasedHomes {
                         "metadata": {
                             "resourceVersion": claim.version,
                             "annotations": { ADDRESS: self.address },
-                            // Not with what the server before has ended with.
+                            // Replaces the previous server's owner, with which the cluster would remove this Lease.
                             "ownerReferences": run.runs_in.as_slice(),
                         },
                         "spec": {
@@ -243,7 +243,7 @@ impl LeasedHomes {
     }
 }
 
-/// What taking a caller is called.
+/// The taking of a caller, as errors name it.
 const TAKE: &str = "take a caller's sessions (create, get and patch on leases)";
 
 /// The name of a caller's Lease.
@@ -251,14 +251,15 @@ fn name(caller: &CallerKey) -> String {
     format!("{APP}-caller-{}", caller.as_str())
 }
 
-/// What selects a caller's pods.
+/// The label selector of a caller's pods.
 pub(super) fn of_caller(caller: &CallerKey) -> String {
     format!("{LABEL_APP}={APP},{LABEL_CALLER}={}", caller.as_str())
 }
 
 impl Known {
-    /// A caller's Lease is like this now. It is ours if we know who we are, and it says so; what is older than what is
-    /// known is passed over.
+    /// Records a caller's Lease, unless it is older than the recorded one. With `own`, this server's name, the caller's
+    /// home is this server if the Lease names it. Without it, only if that was so before and the Lease's server is the
+    /// same.
     fn note(&self, lease: &Lease, own: Option<&str>) {
         let Some((caller, claim)) = read(lease) else { return };
         let mut all = self.all.lock();
@@ -281,7 +282,7 @@ impl Known {
 }
 
 impl Known {
-    /// Somebody has deleted it.
+    /// Reports a deleted record if the caller's home was this server.
     fn lost(&self, lost: Option<(CallerKey, Record)>) {
         if let Some((caller, _)) = lost.filter(|(_, it)| it.is_here) {
             let _ = self.taken.send(caller);
@@ -289,7 +290,8 @@ impl Known {
     }
 }
 
-/// Versions are numbers that grow, in every API server there is; what is no number is taken as it comes.
+/// Whether a version is older than another. Versions are growing numbers in every API server; a version that is not a
+/// number is never older.
 fn is_older(version: &str, than: &str) -> bool {
     matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
 }
@@ -340,7 +342,7 @@ impl Homes for LeasedHomes {
 
     fn known(&self, caller: &CallerKey) -> Option<Home> {
         if self.may_be_taken_for_dead() {
-            // What was heard last may not be so any more.
+            // The newest record may be out of date.
             return None;
         }
         self.heard(caller)
@@ -349,7 +351,7 @@ impl Homes for LeasedHomes {
     fn seen(&self) -> BoxFuture<'_, ()> {
         let mut seen = self.known.seen.subscribe();
         async move {
-            // It is as long as this is.
+            // The sender exists for as long as `self`.
             let _ = seen.wait_for(|seen| *seen).await;
         }
         .boxed()
@@ -432,7 +434,7 @@ mod tests {
         let mut taken = homes.taken.try_lock().expect("free");
         homes.known.note(&lease(&caller, "us", 5), Some("us"));
         assert_eq!(homes.known(&caller), Some(Home::Here));
-        // What the watch tells of before that.
+        // A late event of the watch, from before that.
         homes.known.saw(&lease(&caller, "another", 4));
         assert_eq!(homes.known(&caller), Some(Home::Here));
         homes.known.saw(&lease(&caller, "us", 5));
@@ -444,7 +446,7 @@ mod tests {
         assert!(matches!(homes.known(&caller), Some(Home::At(claim)) if claim.server == "another"));
         homes.known.saw(&lease(&caller, "", 8));
         assert!(matches!(homes.known(&caller), Some(Home::Left(_))));
-        // Given up by somebody else, or deleted: what is here has to go on elsewhere.
+        // If another server releases the caller, or the Lease is deleted, the sessions must continue elsewhere.
         homes.known.note(&lease(&caller, "us", 9), Some("us"));
         homes.known.saw(&lease(&caller, "", 10));
         homes.known.saw(&lease(&caller, "another", 11));

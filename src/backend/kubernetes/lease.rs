@@ -1,10 +1,10 @@
-//! Whose a pod is: one run of one server, which renews a Lease for as long as it lives.
+//! The Leases of servers: a pod belongs to one run of one server, which renews its Lease for as long as it lives.
 //!
 //! ```text
-//!   fresh --not renewed for 45 s--> stale --unchanged under our eyes, and overdue by more than clocks differ--> dead
+//!   alive --not renewed for 45 s--> unknown --not renewed for 60 s, and seen unchanged for 12 s--> dead
 //! ```
 //!
-//! Where the Lease is what pods end with, deleting it is all that is needed: the cluster removes what it owned.
+//! If the Lease owns the pods of its server, deleting it suffices: the cluster removes them.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,17 +19,17 @@ use tokio::time::Instant;
 
 use crate::backend::Life;
 
-/// For how long a renewal holds.
+/// How long a renewal is valid.
 pub(super) const DURATION: Duration = Duration::from_secs(45);
 
-/// How often it is renewed: three attempts may fail.
+/// How often a Lease is renewed: three renewals may fail in a row.
 pub(super) const RENEWAL: Duration = Duration::from_secs(10);
 
 /// How much the clocks of two servers may differ.
 const CLOCKS: Duration = Duration::from_secs(15);
 
-/// For how long we must have seen it unchanged ourselves. An API server that comes back after a minute finds no
-/// Lease renewed; whoever lives renews within this time.
+/// How long this server must have seen a Lease unchanged before the Lease's server counts as dead. After an outage of
+/// the API server of a minute no Lease has been renewed; servers that are alive renew theirs within this time.
 const UNCHANGED: Duration = Duration::from_secs(12);
 
 /// The name of the Lease of a new run of a server.
@@ -37,10 +37,10 @@ pub(super) fn new_name() -> String {
     format!("{APP}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
 }
 
-/// Annotation: the fingerprint of the secret of a server that shares its callers.
+/// Annotation: the fingerprint of the server's secret, if the server shares its callers.
 const KEY: &str = "llm-sandbox/key";
 
-/// A new Lease. It ends with what is given, if anything.
+/// A new Lease, owned by `ends_with`, if any.
 pub(super) fn new_lease(
     name: &str,
     ends_with: Option<OwnerReference>,
@@ -67,12 +67,12 @@ pub(super) fn new_lease(
     }
 }
 
-/// A time as a Lease has it.
+/// A time in the form of a Lease's fields.
 pub(super) fn micro(at: Timestamp) -> MicroTime {
     MicroTime(at)
 }
 
-/// What other things refer to this Lease by, to end with it.
+/// The owner reference for objects that end with this Lease.
 pub(super) fn reference(lease: &Lease) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: "coordination.k8s.io/v1".into(),
@@ -83,34 +83,34 @@ pub(super) fn reference(lease: &Lease) -> Option<OwnerReference> {
     })
 }
 
-/// When each Lease was seen first as it is now.
+/// When this server first saw each Lease in its present state.
 #[derive(Debug, Default)]
 pub(super) struct Sightings(Mutex<HashMap<String, Sighting>>);
 
-/// A Lease as it is since it was seen so first.
+/// The present state of a Lease and when it was first seen.
 #[derive(Debug, Clone, Copy)]
 struct Sighting {
     renewed: Option<Timestamp>,
     since: Instant,
-    /// It was another before, under our eyes.
+    /// Whether this server has seen the Lease change.
     has_changed: bool,
 }
 
-/// A Lease, and whether its server lives.
+/// A Lease, and whether its server is alive.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judged {
     pub(super) name: String,
     /// The version that was judged.
     pub(super) version: Option<String>,
     pub(super) life: Life,
-    /// We have seen it being renewed, not long ago.
+    /// Whether this server has seen the Lease renewed less than 12 seconds ago ([`UNCHANGED`]).
     pub(super) renews: bool,
-    /// The fingerprint of its secret, if it shares its callers.
+    /// The fingerprint of the server's secret, if it shares its callers.
     pub(super) key: Option<String>,
 }
 
 impl Sightings {
-    /// Looks at all Leases there are, and judges them.
+    /// Judges the servers of all existing Leases.
     pub(super) fn judge(&self, leases: &[Lease], now: Timestamp) -> Vec<Judged> {
         let mut sightings = self.0.lock();
         let seen_at = Instant::now();
@@ -128,7 +128,7 @@ impl Sightings {
                 let holds =
                     spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
                 let holds = holds.map_or(DURATION, Duration::from_secs);
-                // One that was never renewed is as old as time.
+                // A Lease that was never renewed counts as infinitely old.
                 let age = renewed.map_or(Duration::MAX, |at| {
                     Duration::try_from(now.duration_since(at)).unwrap_or_default()
                 });
@@ -149,7 +149,8 @@ impl Sightings {
     }
 }
 
-/// Whether a server lives whose Lease is that old by our clock, and was seen unchanged for so long.
+/// Whether a server is alive whose Lease was renewed `age` ago by this machine's clock, and was seen unchanged for
+/// `unchanged`.
 fn life(age: Duration, holds: Duration, unchanged: Duration) -> Life {
     if age <= holds {
         Life::Alive
@@ -175,7 +176,7 @@ mod tests {
             (45, 600, Life::Alive),
             (46, 600, Life::Unknown),
             (61, 600, Life::Dead),
-            // The first look after a time in which nobody could renew anything.
+            // The first look after an outage in which no server could renew its Lease.
             (600, 0, Life::Unknown),
             (600, 11, Life::Unknown),
             (600, 12, Life::Dead),

@@ -1,7 +1,7 @@
-//! What in the cluster runs this server, so that its sandboxes end with that.
+//! The object in the cluster that runs this server and so owns its sandboxes: they end with it.
 //!
-//! Inside the cluster a server knows its pod by `POD_NAME` and `POD_UID`, which the downward API sets. From there the
-//! way up is its ReplicaSet and that one's Deployment, as far as the server may read them.
+//! Inside the cluster a server knows its pod by `POD_NAME` and `POD_UID`, which the downward API sets. Above the pod
+//! are its ReplicaSet and the ReplicaSet's Deployment, if the server may read them.
 
 use std::env;
 
@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 use super::ANSWER_TIMEOUT;
 
-/// With what sandboxes end.
+/// The level of the object with which sandboxes end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// The server's own pod: its sandboxes are of no use to another server.
+    /// The server's own pod, if other servers cannot continue its sandboxes.
     OwnPod,
-    /// Whatever makes such pods, as far up as can be seen: another server goes on with them.
+    /// The topmost controller of the pod that the server can read, if other servers can continue its sandboxes.
     Topmost,
 }
 
@@ -32,14 +32,15 @@ pub(super) struct OwnPod {
 }
 
 impl OwnPod {
-    /// As the environment says; `None` outside a cluster, or where that was not set up.
+    /// Reads the pod from the environment; `None` outside a cluster, or if the variables are not set.
     pub(super) fn from_env(namespace: &str) -> Option<Self> {
         let var = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let own = var("POD_NAMESPACE").unwrap_or_else(|| namespace.to_owned());
         Some(Self { name: var("POD_NAME")?, uid: var("POD_UID")?, namespace: own })
     }
 
-    /// What sandboxes of this namespace end with; nothing in another one, as owners do not reach across.
+    /// The owner for sandboxes in this namespace; `None` if the server's pod is in another one, because an owner must
+    /// be in the same namespace.
     pub(super) async fn owner(
         &self,
         client: &Client,
@@ -71,14 +72,15 @@ impl OwnPod {
     }
 }
 
-/// The metadata of what is asked for, if it may be read.
+/// The metadata of the requested object, if the server may read it.
 async fn metadata<K: k8s_openapi::Metadata<Ty = ObjectMeta>>(
     asked: impl Future<Output = Result<K, kube::Error>>,
 ) -> Option<ObjectMeta> {
     Some(timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?.metadata().clone())
 }
 
-/// What made it and looks after it. Nothing waits for its dependents, so that no right to do that is needed.
+/// The controller of an object. The reference does not block the controller's deletion, which would need a further
+/// right.
 fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true))?;

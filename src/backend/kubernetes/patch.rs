@@ -1,5 +1,5 @@
-//! What clusters differ in: a merge patch (RFC 7386) of the operator's own over our pod, of which only that is
-//! taken which weakens nothing.
+//! The operator's merge patch (RFC 7386) of sandboxes' pods, for differences between clusters. Only fields that weaken
+//! no promise are allowed.
 
 use std::{fs, path::Path};
 
@@ -10,14 +10,14 @@ use sandbox_container::{APP, LABEL_APP};
 /// Largest file, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A patch that keeps every promise; the default changes nothing.
+/// A patch that weakens no promise; the default changes nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Patch(Map<String, Value>);
 
-/// Whether a value may be set, or why not.
+/// Checks a value; the error says why it is refused.
 type Rule = fn(&Value) -> Result<(), &'static str>;
 
-/// What may be set, each with what is below it. `*` is any key.
+/// Fields that may be set, including everything below them. `*` is any key.
 const ALLOWED: &[(&str, Rule)] = &[
     ("apiVersion", |value| is(value == "v1", "is v1")),
     ("kind", |value| is(value == "Pod", "is Pod")),
@@ -41,13 +41,13 @@ const ALLOWED: &[(&str, Rule)] = &[
     ("spec.securityContext.seLinuxOptions.level", |_| Ok(())),
     ("spec.securityContext.seccompProfile.localhostProfile", |_| Ok(())),
     ("spec.securityContext.seccompProfile.type", is_profile),
-    // For its pull secrets; its token is never mounted.
+    // For the pull secrets of the service account; its token is never mounted.
     ("spec.serviceAccountName", |_| Ok(())),
     ("spec.tolerations", |_| Ok(())),
     ("spec.topologySpreadConstraints", |_| Ok(())),
 ];
 
-/// What is asked for most, and why it is not to be had. The first that a path begins with.
+/// Fields that are often asked for and refused, with the reason. The first entry that a path begins with applies.
 const REFUSED: &[(&str, &str)] = &[
     ("spec.automountServiceAccountToken", "a sandbox has no token of the cluster's"),
     (
@@ -73,7 +73,7 @@ fn is_profile(value: &Value) -> Result<(), &'static str> {
     is(value == "RuntimeDefault" || value == "Localhost", "can only be RuntimeDefault or Localhost")
 }
 
-/// `null` leaves it to the cluster, which with `runAsNonRoot` may not choose root either.
+/// With `null` the cluster chooses, but because of `runAsNonRoot` never root.
 fn is_not_root(value: &Value) -> Result<(), &'static str> {
     is(
         value.is_null() || value.as_u64() >= Some(1),
@@ -85,7 +85,7 @@ impl Patch {
     /// Reads a file of JSON or YAML.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All mistakes in the file.
     pub(super) fn read(path: &Path) -> Result<Self, Vec<String>> {
         let read = || {
             if fs::metadata(path)?.len() > MAX_BYTES {
@@ -96,7 +96,7 @@ impl Patch {
         Self::parse(&read().map_err(|error| vec![error.to_string()])?)
     }
 
-    /// The same from its text.
+    /// Parses the text of a patch.
     pub(super) fn parse(text: &str) -> Result<Self, Vec<String>> {
         // JSON is YAML, too.
         let patch: Value = serde_saphyr::from_str(text).map_err(|error| vec![error.to_string()])?;
@@ -110,19 +110,19 @@ impl Patch {
         if mistakes.is_empty() { Ok(Self(patch)) } else { Err(mistakes) }
     }
 
-    /// Merges it over a pod.
+    /// Merges the patch into a pod.
     pub(super) fn apply(&self, pod: &mut Value) {
         merge(pod, &self.0);
     }
 }
 
 impl Patch {
-    /// Whether each pod has a user namespace of its own.
+    /// Whether the patch gives each pod a user namespace of its own.
     pub(super) fn has_user_namespace(&self) -> bool {
         self.at("/hostUsers") == Some(&Value::Bool(false))
     }
 
-    /// The first and the last user id that a pod may have, if ours are not used.
+    /// The first and the last user id that a pod may have, if the patch sets `runAsUser`.
     pub(super) fn users(&self) -> Option<[u32; 2]> {
         let user = self.at("/securityContext/runAsUser")?;
         let fixed = user.as_u64().and_then(|user| u32::try_from(user).ok());
@@ -134,7 +134,7 @@ impl Patch {
     }
 }
 
-/// Notes what may not be at this path or below it.
+/// Adds a mistake for each value at or below this path that is not allowed.
 fn look(path: &str, value: &Value, mistakes: &mut Vec<String>) {
     if let Some((_, rule)) = ALLOWED.iter().find(|(allowed, _)| is_at(allowed, path)) {
         let fault = rule(value).err().or_else(|| own_or_unconfined(path, value));
@@ -153,7 +153,7 @@ fn look(path: &str, value: &Value, mistakes: &mut Vec<String>) {
     mistakes.push(format!("{path}: {why}"));
 }
 
-/// Keys may hold dots: what is below `*` is one key.
+/// Whether a path matches an allowed one. Keys may contain dots, so `*` matches the whole rest as one key.
 fn is_at(allowed: &str, path: &str) -> bool {
     match allowed.strip_suffix('*') {
         Some(above) => path.strip_prefix(above).is_some_and(|key| !key.is_empty()),
@@ -165,12 +165,12 @@ fn is_above(path: &str, allowed: &str) -> bool {
     allowed.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Labels and annotations by which we find our own, or that older clusters take for a profile.
+/// Refuses labels and annotations that are the server's own, or that loosen a profile on older clusters.
 fn own_or_unconfined(path: &str, value: &Value) -> Option<&'static str> {
     let key = path
         .strip_prefix("metadata.labels.")
         .or_else(|| path.strip_prefix("metadata.annotations."))?;
-    // Ours are `llm-sandbox.owner` and `llm-sandbox/session`, for example.
+    // The server's own are `llm-sandbox.owner` and `llm-sandbox/session`, for example.
     let is_own =
         key == LABEL_APP || key.strip_prefix(APP).is_some_and(|rest| rest.starts_with(['.', '/']));
     if is_own {

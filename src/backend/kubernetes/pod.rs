@@ -1,8 +1,9 @@
-//! What a pod of ours is, exactly: one pure function, with a reason beside each choice. It keeps to Pod Security
-//! `restricted`.
+//! The exact description of a sandbox's pod: one pure function, with a reason beside each choice. It complies with Pod
+//! Security `restricted`.
 //!
-//! What a container of Docker has and a pod has no field for, the agent makes up for by its arguments (open files,
-//! core dumps, size and number of files), or it is stated in `docs/kubernetes.md` (programs in `/tmp`, processes).
+//! A pod has no field for some limits of a Docker container. The agent sets them by its arguments (open files, core
+//! dumps, size and number of files), or `docs/kubernetes.md` states that they are missing (programs in `/tmp`,
+//! processes).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,16 +21,16 @@ use crate::backend::{CallerKey, Purpose};
 /// The only container.
 pub(super) const CONTAINER: &str = "agent";
 
-/// Annotation: the session that it is for. A label's value could not be every session's name.
+/// Annotation: the pod's session. Not a label, because not every session's name is a valid value of a label.
 pub(super) const SESSION: &str = "llm-sandbox/session";
 
 /// How long PID 1 waits for its first stream, in seconds.
 const HOLD_S: u32 = 60;
 
-/// PID 1. The limits are its own and so those of all that it starts.
+/// The command of PID 1. All processes that it starts inherit its resource limits.
 fn hold_command(limits: &Limits) -> Vec<String> {
-    // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
-    // file pretends to be larger than what there is. The others as a container of Docker has them.
+    // File size: 1 MiB more than the data area, so that a program gets "no space left" and not SIGXFSZ, but cannot
+    // make a sparse file that is much larger than the area. The other limits are as in a Docker container.
     let rlimits = format!(
         "core=0,fsize={},memlock=0,msgqueue=0,nofile=1024,sigpending=1024",
         limits.data + (1 << 20)
@@ -40,39 +41,39 @@ fn hold_command(limits: &Limits) -> Vec<String> {
         .into()
 }
 
-/// Memory that is set aside on the node, in bytes: what a session holds whose libraries are loaded. Most of them
-/// wait most of the time, and what one uses beyond it up to its limit is shared.
+/// Memory that is requested on the node, in bytes: the size of a session with its libraries loaded. Sessions are idle
+/// most of the time, so they share the memory between this and their limits.
 const REQUESTED_MEMORY: u64 = 200_000_000;
 
-/// Processor time that is set aside on the node, in thousandths: most sessions compute nothing most of the time.
+/// Processor time that is requested on the node, in thousandths. It is low because sessions are idle most of the time.
 const REQUESTED_CPU: u64 = 50;
 
-/// What a pod is for, and what it is made of.
+/// The parameters of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    /// Its name in the namespace.
+    /// The pod's name in the namespace.
     pub(super) name: &'a str,
-    /// The session.
+    /// The name of the pod's session.
     pub(super) session: &'a str,
-    /// Name of the server's Lease.
+    /// The name of the server's Lease.
     pub(super) owner: &'a str,
-    /// With whose end the cluster removes it.
+    /// The owner: the cluster removes the pod when the owner is deleted.
     pub(super) ends_with: &'a OwnerReference,
     pub(super) image: &'a str,
     pub(super) runtime_class: Option<&'a str>,
     pub(super) limits: Limits,
-    /// How long it outlives its stream, if it does.
+    /// How long the pod outlives its stream; `None` if it ends with the stream.
     pub(super) hold: Option<Duration>,
-    /// Bytes of packages that may be installed in it, if any may.
+    /// Bytes of packages in the pod, if packages may be installed.
     pub(super) packages: Option<u64>,
-    /// What it is to do.
+    /// The pod's task.
     pub(super) purpose: Purpose,
-    /// Whose session it is for, if several servers share their callers.
+    /// The caller of the session, if several servers share their callers.
     pub(super) caller: Option<&'a CallerKey>,
-    /// The fingerprint of the key of those servers.
+    /// The fingerprint of the servers' key, if they share their callers.
     pub(super) key: Option<&'a str>,
     pub(super) uid: Uid,
-    /// After which the cluster ends it, whatever else holds.
+    /// The age at which the cluster ends the pod in any case.
     pub(super) deadline: Duration,
     pub(super) patch: &'a Patch,
 }
@@ -100,24 +101,24 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
             "ownerReferences": [wanted.ends_with],
         },
         "spec": {
-            // A sandbox that has ended is gone with what was in it; another one would not be the same.
+            // A restarted container would not have the files and variables of the sandbox that ended.
             "restartPolicy": "Never",
-            // Nobody asks PID 1 to end: it has nothing to save.
+            // No grace period: PID 1 has nothing to save.
             "terminationGracePeriodSeconds": 0,
-            // Underneath everything else, for a pod that neither its stream's end nor any sweep has ended.
+            // The last resort, for a pod that neither the end of its stream nor a sweep has ended.
             "activeDeadlineSeconds": wanted.deadline.as_secs(),
-            // The API is nothing to a sandbox.
+            // A sandbox must have no access to the cluster's API.
             "automountServiceAccountToken": false,
-            // They would name the namespace's services.
+            // These environment variables would name the services of the namespace.
             "enableServiceLinks": false,
             "hostname": "sandbox",
-            // No name server: there is no network to find one in.
+            // No name server: a sandbox has no network.
             "dnsPolicy": "None",
             "dnsConfig": { "nameservers": ["127.0.0.1"] },
             "nodeSelector": { "kubernetes.io/os": "linux" },
             "securityContext": {
                 "runAsNonRoot": true,
-                // Another one for each, at random: the kernel counts by user over the whole node.
+                // A random user id for each pod, because the kernel counts resources by user over the whole node.
                 "runAsUser": uid.number(),
                 "runAsGroup": GID,
                 "fsGroup": GID,
@@ -126,16 +127,16 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
             "containers": [{
                 "name": CONTAINER,
                 "image": wanted.image,
-                // Also for a tag named latest, for which the usual is Always: a start would ask the registry, and
-                // an image that was loaded into the nodes would not be found.
+                // Set because the default for the tag `latest` is Always, with which each start would ask the
+                // registry, and an image that was loaded into the nodes would not be found.
                 "imagePullPolicy": "IfNotPresent",
-                // The image's own entrypoint may be a derived image's; ours is always the agent.
+                // Set because a derived image may have another entrypoint than the agent.
                 "command": hold_command(&limits),
                 "workingDir": "/mnt/data",
                 "env": environment(limits.cpus, wanted.purpose),
-                // A file on the node's disk that any user may write to: where this one cannot go.
+                // A file on the node's disk, which any user could write to by default. Users cannot enter `/root`.
                 "terminationMessagePath": "/root/termination-log",
-                // Nothing of PID 1's own: what goes through it would be written to the node's disk.
+                // PID 1 has no streams of its own, because they would be written to the node's disk.
                 "stdin": false,
                 "tty": false,
                 "securityContext": {
@@ -152,7 +153,7 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                     "limits": {
                         "cpu": format!("{}m", thousandths(limits.cpus)),
                         "memory": limits.memory.to_string(),
-                        // Nothing is to be written but a few words of the agent's in its log.
+                        // Only the agent's few log messages are written to the node's disk.
                         "ephemeral-storage": "64M",
                     },
                 },
@@ -162,11 +163,11 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                     { "name": "shared", "mountPath": "/dev/shm" },
                 ],
             }],
-            // Files are in memory and count towards its limit: none is left on the node's disk.
+            // Files are in memory and count towards the memory limit, so that none stays on the node's disk.
             "volumes": [
                 memory_volume("data", limits.data),
                 memory_volume("scratch", scratch_bytes(limits.memory)),
-                // Not the runtime's own, which is of 64 MB whatever the memory is.
+                // Replaces the container runtime's own, which is 64 MB regardless of the memory limit.
                 memory_volume("shared", scratch_bytes(limits.memory)),
             ],
         },
@@ -182,7 +183,7 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                 volumes.push(memory_volume("packages", size));
             }
         }
-        // It finds the package index as other pods find what they need.
+        // A fetcher resolves the name of the package index with the cluster's name server.
         Purpose::Fetcher => {
             spec["dnsPolicy"] = "ClusterFirst".into();
             spec.as_object_mut().expect("written as one above").remove("dnsConfig");
@@ -200,10 +201,10 @@ fn memory_volume(name: &str, size: u64) -> Value {
 }
 
 fn environment(cpus: f64, purpose: Purpose) -> Value {
-    // BLAS would start a thread for each processor of the node and then wait for its quota.
+    // Without this, BLAS starts a thread for each processor of the node, and the pod's CPU quota throttles them.
     let threads = cpus.ceil().max(1.0).to_string();
     let set = [("OPENBLAS_NUM_THREADS", &*threads), ("OMP_NUM_THREADS", &threads)];
-    // Without a network pip retries for minutes before it says so.
+    // Without a network, pip would retry for minutes before it fails.
     let no_index = (purpose == Purpose::Session).then_some(("PIP_NO_INDEX", "1"));
     set.into_iter()
         .chain(no_index)
@@ -220,11 +221,11 @@ fn thousandths(cpus: f64) -> u64 {
     (cpus * 1000.0).ceil() as u64
 }
 
-/// Longest part of a session's name in that of its pod.
+/// Most characters of a session's name in the name of its pod.
 const MAX_SLUG: usize = 40;
 
-/// The name of the pod of a session: a DNS label that shows which it is. Names of sessions are their callers', so
-/// that two may have the same: the number makes the difference.
+/// The name of a session's pod: a DNS label that contains the session's name. Sessions of different callers may have
+/// the same name, so the number makes it unique.
 pub(super) fn name(session: &str, number: u32) -> String {
     let slug: String = session
         .bytes()

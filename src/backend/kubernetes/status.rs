@@ -1,40 +1,40 @@
-//! What the cluster says of a pod, as far as it matters here: on its way, running, or over, and why.
+//! The status of a pod, reduced to starting, running or over, with the reason.
 
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use model::text::printable;
 
 use crate::backend::{BackendError, BackendErrorKind as Kind};
 
-/// What was seen of a pod last.
+/// The last known state of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) phase: Phase,
-    /// What the cluster says about it.
+    /// The reason that the cluster reports.
     pub(super) why: Option<Why>,
-    /// Somebody has deleted it.
+    /// Whether the pod was deleted.
     pub(super) is_deleted: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It does not run yet, or was not seen yet.
+    /// The pod does not run yet, or is not known yet.
     #[default]
     Starting,
-    /// Its container runs.
+    /// The pod's container runs.
     Running,
-    /// It has ended, will never run, or is no longer there.
+    /// The pod has ended, will never run, or no longer exists.
     Over,
 }
 
-/// A reason as the cluster has them, such as `ErrImageNeverPull`, and what it says besides.
+/// A reason of the cluster, such as `ErrImageNeverPull`, and its message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Why {
     reason: String,
     message: String,
 }
 
-/// What a kubelet says of a container that will not start however long one waits. That an image could not be pulled
-/// once (`ErrImagePull`) may be the registry's mood; that it is no longer tried at once is more.
+/// Reasons of a container that waits and will never start. A single failed pull (`ErrImagePull`) is not among them, as
+/// the registry may only be down for a moment; `ImagePullBackOff` is, because the kubelet no longer retries at once.
 const HOPELESS: &[&str] = &[
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -46,7 +46,7 @@ const HOPELESS: &[&str] = &[
 ];
 
 impl Seen {
-    /// It is no longer there.
+    /// The state of a pod that no longer exists.
     pub(super) fn gone() -> Self {
         let why = Why::new(Some("it was deleted"), None);
         Self { phase: Phase::Over, why, is_deleted: true }
@@ -59,7 +59,7 @@ impl Why {
         (!(reason.is_empty() && message.is_empty())).then_some(Self { reason, message })
     }
 
-    /// Why a pod did not start, and what to do.
+    /// The error for a pod that did not start, with the fix.
     pub(super) fn explain(this: Option<&Self>, image: &str) -> BackendError {
         let default = Self::default();
         let why = this.unwrap_or(&default);
@@ -119,7 +119,7 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// What this says of the pod.
+/// Reads the state from a pod's status.
 pub(super) fn seen(pod: &Pod) -> Seen {
     let Some(status) = &pod.status else { return Seen::default() };
     let containers = status.container_statuses.iter().flatten();

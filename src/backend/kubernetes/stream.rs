@@ -1,7 +1,7 @@
-//! The stream to an agent: a process that is run in the pod, with its standard input and output on a websocket.
+//! The stream to an agent: a process that runs in the pod, with its standard input and output on a websocket.
 //!
-//! Each message begins with the number of its channel. The subprotocol `v5.channel.k8s.io` can close a channel;
-//! with `v4` the connection has to be closed for that. Neither direction ever waits for the other.
+//! Each message begins with the number of its channel. The subprotocol `v5.channel.k8s.io` can close a single channel;
+//! with `v4` the whole connection has to be closed. Neither direction ever waits for the other.
 
 use std::{io, time::Duration};
 
@@ -26,27 +26,27 @@ use super::pod::CONTAINER;
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
-/// What became of the process: a [`Status`] as JSON.
+/// The outcome of the process: a [`Status`] as JSON.
 const ERROR: u8 = 3;
-/// A channel is closed, whose number follows.
+/// A channel is closed; its number follows.
 const CLOSE: u8 = 255;
 
-/// Bytes that wait to be sent.
+/// Most bytes that wait to be sent.
 const BUFFER: usize = 256 << 10;
 
-/// Most bytes of a message that is sent.
+/// Most bytes in a message that is sent, without the channel's number.
 const PIECE: usize = 64 << 10;
 
-/// Lines of standard error that are logged. An agent has little to say, and the log is not its own.
+/// Messages of standard error that are logged. An agent prints few lines, and must not fill the log.
 const MAX_STDERR_LINES: usize = 5;
 
-/// Longest that the other side takes to hear that the stream is closed.
+/// Longest wait for the stream to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Attempts to run the process: a container that runs is not always known to do so everywhere.
+/// Attempts to run the process: the kubelet may not know yet that the container runs.
 const ATTEMPTS: u32 = 4;
 
-/// Pause between two of them.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A stream to an agent.
@@ -56,7 +56,7 @@ pub(super) struct Wire {
     pub(super) writer: DuplexStream,
 }
 
-/// Runs the process in a pod. What is given is carried out when the stream has ended.
+/// Runs the process in a pod. `ended` runs when the stream has ended.
 pub(super) async fn open(
     client: &Client,
     namespace: &str,
@@ -102,7 +102,7 @@ async fn connect(
     client.connect(request.map_err(kube::Error::BuildRequest)?).await
 }
 
-/// Whether it may succeed in a moment: the answer of a kubelet that does not know the container yet.
+/// Whether a retry may succeed: the answer is that of a kubelet that does not know the container yet.
 fn is_early(error: &kube::Error) -> bool {
     use kube::client::UpgradeConnectionError::ProtocolSwitch;
     let status = match error {
@@ -113,7 +113,7 @@ fn is_early(error: &kube::Error) -> bool {
     matches!(status, 400 | 404 | 500..)
 }
 
-/// Sends what is written, until nobody can write any more, and closes the stream.
+/// Sends all input until its writer is dropped, and then closes the stream.
 async fn send(
     mut input: DuplexStream,
     mut sink: impl Sink<Message, Error = WsError> + Unpin,
@@ -141,7 +141,7 @@ async fn send(
     let _ = timeout(CLOSE_TIMEOUT, closed).await;
 }
 
-/// What the process prints. Its standard error carries no frames, only its last words.
+/// The standard output of the process. Its standard error carries no frames, only messages for the log.
 fn output(
     stream: impl Stream<Item = Result<Message, WsError>> + Unpin,
 ) -> impl Stream<Item = io::Result<Bytes>> {
@@ -173,7 +173,7 @@ fn output(
     })
 }
 
-/// Why the process failed, if it did.
+/// The error of the process; `None` if it succeeded.
 fn failure(status: &[u8]) -> Option<io::Error> {
     let why = match serde_json::from_slice::<Status>(status) {
         Ok(status) if status.is_success() => return None,
@@ -260,7 +260,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_breaks_is_heard_of_by_whoever_writes() {
-        // Whoever would receive it is gone.
+        // The receiver of the messages is dropped at once.
         let broken = mpsc::unbounded::<Message>().0.sink_map_err(|_| WsError::ConnectionClosed);
         let (mut writer, input) = tokio::io::duplex(BUFFER);
         let sending = tokio::spawn(send(input, Box::pin(broken), true));

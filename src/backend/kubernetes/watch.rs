@@ -1,4 +1,4 @@
-//! Watches, and what the one of all pods of this server is for: who follows a pod hears what becomes of it.
+//! Watches of the API, and the followers that receive a pod's state from the watch of this server's pods.
 //!
 //! ```text
 //!   list --> watch --event--> followers
@@ -32,31 +32,31 @@ use super::{
     status::{Phase, Seen, seen},
 };
 
-/// After which the server ends a watch, and it is asked for anew. A connection that was lost without a word is
-/// noticed no later.
+/// How long a watch lasts: then the API server ends it, and it is requested again. If the connection was lost
+/// silently, this is noticed after that time and [`SLACK`].
 const WATCH: Duration = Duration::from_secs(60);
 
-/// What a watch may take beyond that.
+/// How much longer than [`WATCH`] a watch may be silent.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Pauses before another attempt: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
-/// The HTTP status of a version that the server no longer has.
+/// The HTTP status for a version that the API server no longer has.
 const GONE: u16 = 410;
 
-/// What was seen of the pods that somebody follows.
+/// The last known states of all followed pods.
 #[derive(Debug, Default)]
 pub(super) struct Watched(Mutex<HashMap<String, Followed>>);
 
 #[derive(Debug)]
 struct Followed {
-    /// Whether the cluster has said that it has made it: only then can it be missed.
+    /// Whether the cluster has confirmed the creation: only then does the pod's absence from a list count.
     is_made: bool,
     seen: watch::Sender<Seen>,
 }
 
-/// Hears what becomes of a pod, until it is dropped.
+/// Follows the state of a pod, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Follower {
     watched: Arc<Watched>,
@@ -65,40 +65,40 @@ pub(super) struct Follower {
 }
 
 impl Watched {
-    /// Follows a pod, which need not be there yet.
+    /// Follows a pod, which need not exist yet.
     pub(super) fn follow(self: &Arc<Self>, pod: &str) -> Follower {
         let (sender, receiver) = watch::channel(Seen::default());
         self.0.lock().insert(pod.to_owned(), Followed { is_made: false, seen: sender });
         Follower { watched: self.clone(), pod: pod.to_owned(), seen: receiver }
     }
 
-    /// Whether somebody follows it: it is being started or used.
+    /// Whether the pod is followed, which means that it is being started or used.
     pub(super) fn is_followed(&self, pod: &str) -> bool {
         self.0.lock().contains_key(pod)
     }
 
-    /// The cluster has it, as one of ours.
+    /// Notes that the pod exists and belongs to this server.
     pub(super) fn is_made(&self, pod: &str) {
         if let Some(followed) = self.0.lock().get_mut(pod) {
             followed.is_made = true;
         }
     }
 
-    /// This is what the cluster says of a pod.
+    /// Notes the state of a pod.
     pub(super) fn saw(&self, pod: &Pod) {
         if let Some(name) = &pod.metadata.name {
             self.set(name, &seen(pod));
         }
     }
 
-    /// It is no longer there.
+    /// Notes that the pod no longer exists.
     pub(super) fn gone(&self, pod: &str) {
         self.set(pod, &Seen::gone());
     }
 
     fn set(&self, pod: &str, new: &Seen) {
         if let Some(followed) = self.0.lock().get(pod) {
-            // What is over stays so, whatever is told late.
+            // A pod that is over stays so, even if a late event shows an earlier state.
             let changed = |old: &mut Seen| {
                 let changes = old != new && old.phase != Phase::Over;
                 if changes {
@@ -110,13 +110,13 @@ impl Watched {
         }
     }
 
-    /// The pods that a list asked for now must have.
+    /// The pods that a list must contain if it is requested now.
     fn made(&self) -> HashSet<String> {
         let followed = self.0.lock();
         followed.iter().filter(|(_, it)| it.is_made).map(|(name, _)| name.clone()).collect()
     }
 
-    /// These are all there are; of those that there must be, the others are gone.
+    /// Notes the states of all pods in a list. Expected pods that are not in the list no longer exist.
     fn listed(&self, pods: &[Pod], mut expected: HashSet<String>) {
         for pod in pods {
             self.saw(pod);
@@ -131,37 +131,37 @@ impl Watched {
 }
 
 impl Follower {
-    /// The cluster says that it has made it.
+    /// Notes that the cluster has created the pod.
     pub(super) fn is_made(&self) {
         self.watched.is_made(&self.pod);
     }
 
-    /// Its name.
+    /// The pod's name.
     pub(super) fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// This is what the cluster says of it.
+    /// Notes a state of the pod that was requested apart from the watch.
     pub(super) fn saw(&self, pod: &Pod) {
         self.watched.saw(pod);
     }
 
-    /// The cluster does not have it any more.
+    /// Notes that the cluster no longer has the pod.
     pub(super) fn is_gone(&self) {
         self.watched.gone(&self.pod);
     }
 
-    /// Waits until it runs or is over.
+    /// Waits until the pod runs or is over.
     pub(super) async fn started(&mut self) -> Seen {
         self.until(|seen| seen.phase != Phase::Starting).await
     }
 
-    /// Waits until it is over.
+    /// Waits until the pod is over.
     pub(super) async fn over(&mut self) -> Seen {
         self.until(|seen| seen.phase == Phase::Over).await
     }
 
-    /// What was seen last.
+    /// The last known state.
     pub(super) fn last(&self) -> Seen {
         self.seen.borrow().clone()
     }
@@ -178,31 +178,31 @@ impl Drop for Follower {
     }
 }
 
-/// How a watch has ended.
+/// The end of a watch.
 enum End {
-    /// At its time: it goes on where it was.
+    /// At its regular end. The next watch begins at this version.
     AtVersion(String),
-    /// What has happened since cannot be told any more.
+    /// The API server no longer has the version, so that changes may be missing: a new list is needed.
     Lost,
-    /// It failed.
+    /// With an error.
     Failed(String),
 }
 
-/// Hears what a watch tells.
+/// A receiver of a watch's events.
 pub(super) trait Watcher<K>: Send + Sync {
-    /// What a list that is asked for now must have.
+    /// The objects that a list must contain if it is requested now.
     type Expected: Send;
 
-    /// Says so.
+    /// Returns these objects.
     fn expected(&self) -> Self::Expected;
 
-    /// These are all there are.
+    /// A list of all existing objects was received, for which `expected` was returned before the request.
     fn listed(&self, all: &[K], expected: Self::Expected);
 
-    /// One of them is like this now.
+    /// An object was created or has changed.
     fn saw(&self, one: &K);
 
-    /// The one of this name is no longer there.
+    /// The object of this name no longer exists.
     fn gone(&self, name: &str);
 }
 
@@ -226,12 +226,12 @@ impl Watcher<Pod> for Watched {
     }
 }
 
-/// What can be watched.
+/// A kind of object that can be watched.
 pub(super) trait Watchable: Resource + Clone + DeserializeOwned + fmt::Debug {}
 
 impl<K: Resource + Clone + DeserializeOwned + fmt::Debug> Watchable for K {}
 
-/// Watches what this selects, for ever.
+/// Watches all objects that this selector matches. Never returns.
 pub(super) async fn keep<K: Watchable>(
     api: Api<K>,
     selector: String,
@@ -264,7 +264,7 @@ pub(super) async fn keep<K: Watchable>(
     }
 }
 
-/// Watches once, from this version on.
+/// Watches once, beginning at this version.
 async fn once<K: Watchable>(
     api: &Api<K>,
     selector: &str,

@@ -1,5 +1,5 @@
-//! Getting the packages: from a folder or files that the user names, from those that were fetched before, or by pip
-//! and npm as the user has set them up. Whatever brings a file, its hash decides.
+//! Getting the packages: from files and folders that the user names, from earlier downloads, or with pip and npm as
+//! the user has configured them. A file is accepted by its hash, regardless of its source.
 
 use std::{
     fs::{self, File},
@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use super::packages::{Index, PACKAGES, Package};
 
-/// How pip is called, in the order in which it is tried.
+/// Commands that may be pip, in the order in which they are tried.
 const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
 
-/// Whatever Python runs pip: the files are for another one, and hold no compiled code.
+/// Options of pip for any Python that runs it: the packages are for another Python, and contain no compiled code.
 const FOR_ANY_PYTHON: [&str; 5] = [
     "--only-binary=:all:",
     "--implementation=py",
@@ -24,13 +24,14 @@ const FOR_ANY_PYTHON: [&str; 5] = [
     "--python-version=3.15",
 ];
 
-/// Longest piece of a tool's own words that is shown.
+/// Most characters of a tool's output that an error shows.
 const MAX_WORDS: usize = 2000;
 
-/// Gets all packages into a folder and returns the file of each, in their order. Tells what it begins to do.
+/// Gets all packages into a folder, and returns the file of each in the order of [`PACKAGES`]. `tell` receives the
+/// name of each step.
 ///
 /// # Errors
-/// If one cannot be had: a sentence that says which, and what to do.
+/// If a package cannot be fetched: a sentence that names it and the fix.
 pub(super) fn fetch(
     downloads: &Path,
     given: &[PathBuf],
@@ -44,7 +45,7 @@ pub(super) fn fetch(
                 .filter(|package| package.from == from && !is_there(downloads, package))
                 .collect();
             if !missing.is_empty() {
-                // Its name is how one that is left by an installation that was ended is known.
+                // `Folder::remove_unfinished` finds the folder of an interrupted installation by its name.
                 let fetched = tempfile::tempdir_in(downloads).map_err(io)?;
                 tell(match from {
                     Index::Pip => "fetching packages with pip (105 MB)",
@@ -78,7 +79,7 @@ pub(super) fn fetch(
     Ok(PACKAGES.iter().map(|package| place(downloads, package)).collect())
 }
 
-/// Where the file of a package is kept. Names have no meaning but to people.
+/// The file of a package. Its name is only for people.
 fn place(downloads: &Path, package: &Package) -> PathBuf {
     downloads.join(format!("{}-{}-{}", package.name, package.version, &package.sha256[..16]))
 }
@@ -106,7 +107,7 @@ impl Write for HashWriter<'_> {
     }
 }
 
-/// Takes those files of a folder that are packages of ours.
+/// Copies the files of a folder that are packages of the runtime.
 fn adopt(folder: &Path, downloads: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -121,7 +122,7 @@ fn adopt_file(path: &Path, downloads: &Path) -> io::Result<()> {
     let hash = hash(path)?;
     if let Some(package) = PACKAGES.iter().find(|package| package.sha256 == hash) {
         let to = place(downloads, package);
-        // Under another name first, so that half a file is never taken for one.
+        // Copied under another name first, so that an incomplete file never has a package's name.
         let part = to.with_extension("part");
         fs::copy(path, &part)?;
         fs::rename(part, to)?;
@@ -147,7 +148,7 @@ fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
     run(command, "pip")
 }
 
-/// The commands that fetch packages, a line each.
+/// The commands that fetch packages, one to a line.
 fn commands(packages: &[&Package]) -> String {
     let of = |index: Index, mark: &str| {
         let own = packages.iter().filter(|package| package.from == index);

@@ -1,11 +1,12 @@
-//! Where runtimes are: a folder of the user's own, as what is in it is run as this program is.
+//! The folder of runtimes. Other users must not be able to write to it, because its contents run as part of this
+//! program.
 //!
 //! ```text
 //! SANDBOX_RUNTIME_DIR or the user's cache
-//! |- downloads/        the packages, as they came
-//! |- tools/            compiled code of tools of the operator's own
-//! |- runtime-<key>/    what sandboxes are made from; another version of this program has another key
-//! '- lock              held while one is made
+//! |- downloads/        the packages, as they were fetched
+//! |- tools/            compiled code of the operator's own tools
+//! |- runtime-<key>/    the runtime of sandboxes; another version of this program has another key
+//! '- lock              locked while a runtime is made
 //! ```
 
 use std::{
@@ -18,13 +19,13 @@ use std::{
 
 use thiserror::Error;
 
-/// Why a folder is not used.
+/// A reason not to use a folder.
 #[derive(Debug, Error)]
 pub(crate) enum FolderError {
-    /// What is in it may be somebody else's.
+    /// Another user owns it, and may have written its contents.
     #[error("it belongs to another user")]
     Owner,
-    /// What is in it may be anybody's.
+    /// Other users can write to it, and may have written its contents.
     #[error("others can write to it")]
     Mode,
     /// It cannot be made or opened.
@@ -33,7 +34,7 @@ pub(crate) enum FolderError {
 }
 
 impl FolderError {
-    /// What to do about it, in a sentence.
+    /// How to fix it, in a sentence.
     pub(crate) fn fix(&self, folder: &Path) -> String {
         let path = folder.display();
         match self {
@@ -55,13 +56,13 @@ impl From<FolderError> for io::Error {
     }
 }
 
-/// What begins the name of a runtime's folder.
+/// Prefix of the name of a runtime's folder.
 const RUNTIME: &str = "runtime-";
 
-/// What begins the name of the folder of a runtime that is being made.
+/// Prefix of the name of the folder of a runtime that is being made.
 pub(super) const UNFINISHED: &str = "unfinished-";
 
-/// What begins the name of a folder into which packages are being fetched.
+/// Prefix of the name of a folder into which packages are being fetched.
 const FETCHED: &str = ".tmp";
 
 /// The folder of runtimes.
@@ -69,7 +70,8 @@ const FETCHED: &str = ".tmp";
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// The one of the settings, or the usual one of this user; `None` if nothing says where that is.
+    /// The folder of the setting, or else in the user's cache; `None` if neither `XDG_CACHE_HOME` nor `HOME` is an
+    /// absolute path.
     pub(crate) fn of(setting: Option<&Path>) -> Option<Self> {
         let variable =
             |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -81,22 +83,21 @@ impl Folder {
         setting.map(absolute).or_else(usual).map(Self)
     }
 
-    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where packages are kept.
+    /// The folder of fetched packages.
     pub(super) fn downloads(&self) -> PathBuf {
         self.0.join("downloads")
     }
 
-    /// The runtime of this version of the program, if it is made.
+    /// The folder of the runtime for this version of the program, whether or not it exists.
     pub(super) fn runtime(&self) -> PathBuf {
         self.0.join(format!("{RUNTIME}{}", embedded::key()))
     }
 
-    /// Runtimes of other versions.
+    /// The folders of runtimes for other versions.
     pub(super) fn others(&self) -> Vec<PathBuf> {
         let own = self.runtime();
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -107,17 +108,17 @@ impl Folder {
         paths.collect()
     }
 
-    /// Keeps a runtime from being removed for as long as the file is open.
+    /// Prevents the removal of a runtime for as long as the file is open.
     ///
     /// # Errors
-    /// If it cannot be opened, or is being removed.
+    /// If the runtime cannot be opened, or is being removed.
     pub(super) fn hold(runtime: &Path) -> io::Result<File> {
         let file = File::open(runtime)?;
         file.try_lock_shared()?;
         Ok(file)
     }
 
-    /// Removes runtimes of other versions that nobody holds.
+    /// Removes runtimes for other versions that no server uses.
     pub(super) fn remove_others(&self) {
         for other in self.others() {
             let is_free = |file: &File| file.try_lock().is_ok();
@@ -127,7 +128,7 @@ impl Folder {
         }
     }
 
-    /// Removes what installations have left that were ended. Only one that holds the lock may do so.
+    /// Removes the temporary folders of interrupted installations. The caller must have the lock.
     pub(super) fn remove_unfinished(&self) {
         for (folder, prefix) in [(self.path(), UNFINISHED), (&self.downloads(), FETCHED)] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -138,16 +139,16 @@ impl Folder {
         }
     }
 
-    /// Makes it, if it is not there.
+    /// Makes the folder, if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be made, or others could write to it.
+    /// If it cannot be made, or other users can write to it.
     pub(super) fn make(&self) -> Result<(), FolderError> {
         make_private(&self.0)?;
         make_private(&self.downloads())
     }
 
-    /// The folder of compiled tools, made if it is not there.
+    /// The folder of compiled tools, which is made if it does not exist.
     ///
     /// # Errors
     /// As with [`make`](Self::make).
@@ -158,33 +159,33 @@ impl Folder {
         Ok(tools)
     }
 
-    /// Whether nobody but this user can write to it.
+    /// Checks that only this user or root can write to the folder.
     ///
     /// # Errors
-    /// If others can, or it is not there.
+    /// If other users can, or the folder does not exist.
     pub(super) fn check(&self) -> Result<(), FolderError> {
         check_private(&self.0)
     }
 }
 
-/// The same path wherever a process works: sandboxes are started elsewhere.
+/// The same path as an absolute one, because sandboxes start in another working directory.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Makes a folder that nobody but this user can write to, if it is not there.
+/// Makes a folder to which only this user can write, if it does not exist.
 ///
 /// # Errors
-/// If it cannot be made, or others could write to it.
+/// If it cannot be made, or other users can write to it.
 pub(super) fn make_private(folder: &Path) -> Result<(), FolderError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     check_private(folder)
 }
 
-/// Whether nobody but this user can write to a folder.
+/// Checks that only this user or root can write to a folder.
 ///
 /// # Errors
-/// If others can, or it is not there.
+/// If other users can, or the folder does not exist.
 pub(super) fn check_private(folder: &Path) -> Result<(), FolderError> {
     let found = fs::metadata(folder)?;
     if found.uid() != effective_user() && found.uid() != 0 {
@@ -196,7 +197,6 @@ pub(super) fn check_private(folder: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// The user whom this process runs as.
 fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

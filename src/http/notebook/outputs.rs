@@ -13,10 +13,10 @@ use crate::{
 /// The first words of a traceback.
 const TRACEBACK: &str = "Traceback (most recent call last)";
 
-/// How a traceback begins if the code could not be read.
+/// The start of a traceback if the code could not be parsed.
 const UNREADABLE: [&str; 2] = ["  File \"", "  Cell In["];
 
-/// Its streams, its error and its value. Pictures are not among them.
+/// The run's streams, error and value. Pictures are not included.
 pub(super) fn outputs(run: &PastRun) -> Vec<Value> {
     let Some(end) = &run.end else { return vec![] };
     let failure = Failure::of(run, end);
@@ -43,7 +43,7 @@ pub(super) fn outputs(run: &PastRun) -> Vec<Value> {
 /// Why a run failed or was stopped.
 #[derive(Debug)]
 struct Failure<'a> {
-    /// What it had written to standard error before.
+    /// The standard error before the failure.
     before: &'a str,
     name: String,
     value: String,
@@ -66,7 +66,7 @@ impl<'a> Failure<'a> {
                 traceback: &stderr[start..],
             });
         }
-        // Of a program the last line of its errors says it; of a cell there is a message.
+        // The reason is the last line of a program's standard error, or the message of a cell.
         let message = end.cell.as_ref().map(|cell| cell.error_message.as_deref());
         let (before, why) = match message {
             Some(message) => (stderr, message.unwrap_or(end.outcome.as_str())),
@@ -99,7 +99,7 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// The line that names the exception which ended the code, and where its traceback begins, if there is one.
+/// The start of the traceback, and the line that names the exception which ended the code, if there is one.
 fn raised(language: &RuntimeName, stderr: &str) -> Option<(usize, String)> {
     if *language == RuntimeName::JAVASCRIPT {
         return raised_by_node(stderr).map(|line| (0, line.to_owned()));
@@ -118,7 +118,7 @@ fn raised(language: &RuntimeName, stderr: &str) -> Option<(usize, String)> {
         let begins = |line: &str| UNREADABLE.iter().any(|words| line.starts_with(words));
         lines.find(|(_, line)| begins(line)).map(|(at, _)| at)
     })?;
-    // IPython draws a line above.
+    // IPython draws a rule above the traceback.
     let above = stderr[..start].trim_end_matches('\n');
     let rule = line_of(above.len());
     let is_rule = above.len() - rule > 20 && above[rule..].bytes().all(|it| it == b'-');

@@ -1,4 +1,4 @@
-//! Tables in the text of a value, as HTML. Pure, and strict: what is not plainly a table stays text.
+//! Tables in the text of a value, as HTML. Pure, and strict: text that is not clearly a table stays text.
 //!
 //! pandas writes a frame with each column flush right and the index flush left. Columns that do not fit into its width
 //! follow in further blocks, and a frame that is long or wide ends with its size:
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 /// A table as text.
 #[derive(Debug, PartialEq, Eq)]
 struct Table {
-    /// Each with the index first.
+    /// The cells of each row, with the index first.
     rows: Vec<Vec<String>>,
     columns: Vec<String>,
     /// Rows and columns of the whole frame.
@@ -78,7 +78,7 @@ impl Table {
 fn block_of(text: &str, is_last: bool) -> Option<(Vec<String>, Vec<Vec<String>>)> {
     let mut lines: Vec<Vec<char>> = text.lines().map(|line| line.chars().collect()).collect();
     if !is_last {
-        // A mark behind the titles says that there are more, and blanks behind the rows make room for it.
+        // A backslash after the titles announces more columns, and blanks after the rows make room for it.
         let marked = lines.first_mut()?;
         marked.pop_if(|it| *it == '\\')?;
     }
@@ -126,14 +126,14 @@ fn block_of(text: &str, is_last: bool) -> Option<(Vec<String>, Vec<Vec<String>>)
     (columns.iter().all(is_clear) && rows.iter().flatten().all(is_clear)).then_some((columns, rows))
 }
 
-/// Where each word ends. Words are two blanks apart, as one may be within.
+/// The end of each word. Two blanks separate words, because a word may contain single blanks.
 fn ends_of_words(line: &[char]) -> Vec<usize> {
     let is_end =
         |at: &usize| line[at - 1] != ' ' && line[*at..].iter().take(2).all(|it| *it == ' ');
     (1..=line.len()).filter(is_end).collect()
 }
 
-/// Where the last word begins: behind two blanks, or else behind one.
+/// The start of the last word: after two blanks, or else after one.
 fn start_of_word(line: &[char]) -> usize {
     let behind = |blanks: usize| {
         let mut starts = line

@@ -1,19 +1,19 @@
-//! The logical lines of a cell: where each begins and ends, and which of them only IPython understands. What is
-//! within a string, a comment or brackets, or goes on after a backslash, begins no line.
+//! The logical lines of a cell: the start and end of each, and which of them only IPython understands. Text
+//! within a string, a comment or brackets, or after a backslash, does not begin a line.
 
 use std::iter;
 
-/// A statement with all of its physical lines; a blank line or one with a comment only is one, too.
+/// A statement with all of its physical lines; a blank or comment-only line counts as one, too.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line<'a> {
-    /// All of it, without its last `\n`.
+    /// The whole line, without its last `\n`.
     pub(super) text: &'a str,
     /// Bytes of white space before it.
     pub(super) indent: usize,
     pub(super) kind: Kind,
-    /// It is the first of a function.
+    /// Whether this is the first line of a function.
     pub(super) is_def: bool,
-    /// It awaits something, if it is outside of functions: a function's first line does so with its defaults only.
+    /// Whether the line awaits outside of functions; the first line of a function can do so only in its defaults.
     pub(super) awaits: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     AssignedEscape(usize),
 }
 
-/// The logical lines of what Python or IPython has compiled; of other text, some lines.
+/// The logical lines of code that Python or IPython has compiled. Other text is split into some lines, too.
 pub(super) fn lines(code: &str) -> impl Iterator<Item = Line<'_>> {
     let mut rest = code;
     iter::from_fn(move || {
@@ -39,14 +39,14 @@ pub(super) fn lines(code: &str) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// What a byte may be within.
+/// A construct that a byte may be in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Context {
     Brackets,
     Text(Quote),
     /// The expression between the braces of an f-string.
     Field,
-    /// What follows its colon.
+    /// The format after a field's colon.
     Format,
 }
 
@@ -102,12 +102,12 @@ impl<'a> Scanner<'a> {
         } else {
             self.python()
         };
-        // A backslash may be the last byte.
+        // After a backslash as the last byte, `at` is past the end.
         let text = self.text.get(..self.at).unwrap_or(self.text);
         Line { text, indent, kind, is_def: self.is_def, awaits: self.awaits }
     }
 
-    /// To the end of the line.
+    /// Reads to the end of the line.
     fn python(&mut self) -> Kind {
         while self.at < self.text.len() {
             match self.within.last().copied() {
@@ -125,12 +125,12 @@ impl<'a> Scanner<'a> {
         if self.last == b'?' { Kind::Escape } else { Kind::Python }
     }
 
-    /// The byte so far ahead; 0 after the end.
+    /// The byte at this distance ahead; 0 after the end.
     fn byte(&self, ahead: usize) -> u8 {
         self.text.as_bytes().get(self.at + ahead).copied().unwrap_or_default()
     }
 
-    /// How many bytes a character is that a backslash may give another meaning; 0 for all others.
+    /// Length of the next character if it is ASCII, so that a backslash may change its meaning; otherwise 0.
     fn next_if_ascii(&self) -> usize {
         usize::from(self.byte(0).is_ascii())
     }
@@ -186,7 +186,7 @@ impl<'a> Scanner<'a> {
         self.words_seen += 1;
     }
 
-    /// A string, whose first mark is behind.
+    /// Opens a string whose first quotation mark has been read.
     fn open(&mut self, mark: u8, has_fields: bool) {
         let is_triple = (self.byte(0), self.byte(1)) == (mark, mark);
         self.at += if is_triple { 2 } else { 0 };
@@ -197,7 +197,7 @@ impl<'a> Scanner<'a> {
         let byte = self.byte(0);
         let has_field = quote.has_fields && byte == b'{';
         match byte {
-            // Braces after it mean what they mean without.
+            // Braces after a backslash keep their meaning.
             b'\\' if quote.has_fields && matches!(self.byte(1), b'{' | b'}') => self.at += 1,
             b'\\' => {
                 self.at += 1;
@@ -208,7 +208,7 @@ impl<'a> Scanner<'a> {
                 self.within.push(Context::Field);
                 self.at += 1;
             }
-            // It has no end, and is no string; the next line is read as if it were none.
+            // The string has no end, so it is not one; the next line is read as code.
             b'\n' if !quote.is_triple => self.within.clear(),
             _ if self.rest().starts_with(&[quote.mark; 3][..quote.len()]) => {
                 self.within.pop();
@@ -227,7 +227,7 @@ impl<'a> Scanner<'a> {
         self.at += 1;
     }
 
-    /// After a `=` outside of brackets; if so, it goes on to the value.
+    /// Whether a magic or shell command follows this `=`; if so, moves to it.
     fn assigns_escape(&mut self) -> bool {
         let blanks =
             self.rest()[1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
@@ -236,7 +236,7 @@ impl<'a> Scanner<'a> {
         is_so
     }
 
-    /// The end of what is no Python, in which quotes and brackets mean nothing.
+    /// The end of text that is not Python, in which quotes and brackets have no meaning.
     fn end_of_escape(&self) -> usize {
         let mut end = self.at;
         loop {
@@ -259,7 +259,7 @@ mod tests {
         lines(code).map(|line| (line.text, line.kind)).collect()
     }
 
-    /// Each text is a line of its own.
+    /// Asserts that each text is a line of its own.
     fn are_python(lines: &[&str]) {
         let code = lines.join("\n");
         let wanted: Vec<_> = lines.iter().map(|line| (*line, Kind::Python)).collect();

@@ -1,5 +1,5 @@
-//! The code of runs as parts of one plain script, which compiles, and does again what they did as far as it needs
-//! no notebook. [`lines`] tells what of it is Python.
+//! The code of runs as parts of one plain script, which compiles and repeats the runs except for code that
+//! needs a notebook. [`lines`] finds the lines that are Python.
 
 mod lines;
 
@@ -7,17 +7,17 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use self::lines::{Kind, Line, lines};
 
-/// What a reader has to know of the code in a script.
+/// The remark about the code in a script, for its readers.
 pub(super) const REMARK: &str = "What only a notebook runs is a comment: magics, shell commands, code that awaits outside of \
      functions. Names that got the value of a magic or of a command are None. sys.exit() ends the \
      script, and there is no _, In or Out.";
 
-/// What cells and programs have without an import, as far as it is text.
+/// `display`, which cells and programs have without an import, for text only.
 pub(super) const DISPLAY: &str = "\n# display(), as here without an import.\n\
                                   def display(*values, **options):\n\
                                   \x20   print(*values, sep=\"\\n\")\n";
 
-/// Magics for whole cells that run them as any other.
+/// Cell magics that run the cell like any other.
 const TRANSPARENT: [&str; 2] = ["time", "capture"];
 
 /// Magics that models call without `%`, which IPython allows in a cell of one line.
@@ -48,7 +48,7 @@ const BARE_MAGICS: [&str; 24] = [
     "whos",
 ];
 
-/// Words that may stand beside another.
+/// Words that may stand next to another word in Python.
 const KEYWORDS: [&str; 36] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
     "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
@@ -56,33 +56,34 @@ const KEYWORDS: [&str; 36] = [
     "while", "with", "yield",
 ];
 
-/// The code of a run, as it may stand in a script.
+/// The code of a run, in a form for a script.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) code: String,
-    /// Imports from `__future__`, which have to stand before all parts.
+    /// Imports from `__future__`, which must precede all parts.
     pub(super) futures: Vec<String>,
-    /// It needs [`DISPLAY`] before it.
+    /// Whether the part needs [`DISPLAY`] before it.
     pub(super) displays: bool,
 }
 
 impl Part {
-    /// A program that has succeeded, without the lines for a notebook that were left out of it.
+    /// A program that succeeded; lines for a notebook become comments, as they were not run.
     pub(super) fn program(code: &str) -> Self {
         Self::of(&plain_program(&normalized(code)))
     }
 
-    /// A cell that has succeeded.
+    /// A cell that succeeded.
     pub(super) fn cell(code: &str) -> Self {
         Self::of(&plain_cell(&normalized(code)))
     }
 
-    /// What is not to run again, or is no Python.
+    /// Code that must not run again, or is not Python.
     pub(super) fn comment(text: &str) -> Self {
         Self { code: commented(&normalized(text)), ..Self::default() }
     }
 
-    /// Of plain Python. A `global` outside of functions means nothing, but is an error if the name is there before.
+    /// A part of plain Python. A `global` statement outside of functions becomes a comment: it has no effect,
+    /// but is an error if an earlier line uses the name.
     fn of(code: &str) -> Self {
         let mut part = Self::default();
         for line in lines(code) {
@@ -111,7 +112,8 @@ impl Part {
     }
 }
 
-/// Lines that end as Python has them, which takes each `\r` for an end; nothing that it refuses in comments.
+/// Ends lines as Python does, which also takes `\r` for an end, and replaces NUL, which Python refuses even
+/// in comments.
 fn normalized(code: &str) -> String {
     let code = code.strip_prefix('\u{feff}').unwrap_or(code);
     code.replace("\r\n", "\n").replace('\r', "\n").replace('\0', "\u{fffd}")
@@ -141,7 +143,7 @@ fn plain_cell(code: &str) -> String {
         if TRANSPARENT.contains(&name) {
             return commented(&format!("%%{head}")) + &plain_cell(body);
         }
-        // With a question mark it is a line, which asks what the magic does.
+        // With a question mark it is a line that asks for help on the magic.
         if !name.contains('?') {
             return commented(&code);
         }
@@ -155,7 +157,7 @@ fn plain_cell(code: &str) -> String {
     lines(&code).map(|line| plain_line(&line)).collect()
 }
 
-/// Without empty lines before it, and without the white space that all its lines begin with.
+/// Removes empty lines at the start, and the white space that all lines begin with.
 fn dedented(code: &str) -> String {
     let is_blank = |line: &&str| line.trim_matches([' ', '\t']).is_empty();
     let indent =
@@ -173,7 +175,7 @@ fn dedented(code: &str) -> String {
         .collect()
 }
 
-/// As somebody copies it from Python's own prompt.
+/// Removes the prompts from code that was copied from Python's own prompt.
 fn without_prompts(code: &str) -> Cow<'_, str> {
     if !code.starts_with(">>>") {
         return code.into();
@@ -185,8 +187,8 @@ fn without_prompts(code: &str) -> Cow<'_, str> {
     code.lines().map(line).collect::<String>().into()
 }
 
-/// A cell of one line, such as `pip install x` or `ls -l`, which is no assignment or call. Whatever the magic, a
-/// word after a word is no Python.
+/// Whether the code is a command in one line, such as `pip install x` or `ls -l`, and not an assignment or a
+/// call. Two words in a row are never Python, whatever the magic.
 fn is_bare_magic(code: &str) -> bool {
     const OPERATORS: &[char] = &['+', '-', '*', '/', '%', '&', '|', '^', '<', '>', '@'];
     let line = code.trim_end();
@@ -201,7 +203,7 @@ fn is_bare_magic(code: &str) -> bool {
     !line.contains('\n') && (are_words || BARE_MAGICS.contains(&name) && !is_python)
 }
 
-/// Outside of functions.
+/// Whether the code awaits outside of functions.
 fn awaits(code: &str) -> bool {
     let mut function = None;
     lines(code).any(|line| {
@@ -224,7 +226,7 @@ fn plain_line(line: &Line<'_>) -> String {
         }
         Kind::Escape => {
             match line.text[line.indent..].strip_prefix("%time ").map(str::trim_start) {
-                // It is a statement that is timed, and options are for nothing else.
+                // `%time` with a statement runs the statement. Its options are only for other uses.
                 Some(statement) if !statement.starts_with('-') && !statement.ends_with('?') => {
                     let timed: String = lines(&format!("{blanks}{statement}"))
                         .map(|line| plain_line(&line))
@@ -239,7 +241,7 @@ fn plain_line(line: &Line<'_>) -> String {
 
 fn left_out(line: &Line<'_>) -> String {
     let (blanks, text) = line.text.split_at(line.indent);
-    // A block may consist of it.
+    // A block may consist of only this line.
     let pass = if blanks.is_empty() { "" } else { "pass  " };
     format!("{blanks}{pass}{}", commented(text))
 }

@@ -1,4 +1,4 @@
-//! The body of an upload, of which some is read even where it is refused.
+//! The body of an upload, which is read in part even if the upload is refused.
 
 use std::{
     sync::{
@@ -17,17 +17,17 @@ use tokio::{sync::Mutex, time::timeout};
 
 use crate::http::error::Result;
 
-/// Time for what a client still sends after it was refused.
+/// Time for data that a client still sends after a refusal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Most bytes of that.
+/// Most bytes that are read after a refusal.
 const MAX_DRAINED_BYTES: usize = 64 << 20;
 
-/// A body, and what of it has not been read when it is refused.
+/// A body that may be only partly read when the upload is refused.
 #[derive(Clone)]
 pub(in crate::http) struct UnreadBody {
     body: Arc<Mutex<BodyDataStream>>,
-    /// Nothing more is sent unless we ask for it, which is what reading does.
+    /// Whether the client still waits to be asked for its body (`Expect`). Reading asks for it.
     waits: Arc<AtomicBool>,
 }
 
@@ -44,14 +44,14 @@ impl UnreadBody {
     ) -> impl Stream<Item = std::result::Result<Bytes, axum::Error>> + use<> {
         futures::stream::unfold(self.clone(), |unread| async {
             unread.waits.store(false, Ordering::Relaxed);
-            // A form's reader takes all that is ready, and the end, before it looks at any of it.
+            // A form's reader takes all pieces that are ready, and the end, before it processes them.
             tokio::task::yield_now().await;
             let piece = unread.body.lock().await.next().await?;
             Some((piece, unread))
         })
     }
 
-    /// Passes a result on. After an error some of what is still sent is taken first.
+    /// Passes a result on. After an error, first reads some of what the client still sends.
     pub(super) async fn finish<T>(&self, done: Result<T>) -> Result<T> {
         if done.is_err() {
             self.drain().await;
@@ -59,8 +59,8 @@ impl UnreadBody {
         done
     }
 
-    /// Takes some of what is still sent. A client that is cut off while it writes often does not read
-    /// why.
+    /// Reads some of what the client still sends. A client that is cut off while it writes often does not
+    /// read the reason.
     pub(in crate::http) async fn drain(&self) {
         if self.waits.load(Ordering::Relaxed) {
             return;

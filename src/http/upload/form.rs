@@ -1,4 +1,4 @@
-//! Multipart `POST`: the files of a form, into a session that is named or a new one, or to where a URL says.
+//! Multipart `POST`: writes a form's files into a named session or a new one, or to the path that a URL names.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ use crate::{
     trace::TraceParent,
 };
 
-/// A form's files, into a session that is named or a new one.
+/// Writes a form's files into a named session or a new one.
 pub(in crate::http) async fn post(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
@@ -59,7 +59,7 @@ pub(in crate::http) async fn post(
         Ok(begun) => begun,
         Err(refused) => return body.finish(Err(refused)).await,
     };
-    // A task of its own: if the client disconnects while the session starts, the session would leak.
+    // A separate task: if the client disconnects while the session starts, the session would leak.
     let (sender, done) = oneshot::channel();
     let is_new = id.is_none();
     let task = (shared.clone(), sessions.clone());
@@ -90,12 +90,11 @@ pub(in crate::http) async fn post(
 struct Stored {
     id: SessionId,
     files: Vec<(DataPath, Uploaded)>,
-    /// The error that kept the files after these from being written.
+    /// The error that stopped the form after these files.
     then: Option<ApiError>,
 }
 
-/// Writes a form's files, each by itself whole or not at all. A new session whose name nobody would
-/// hear is closed.
+/// Writes a form's files, each completely or not at all. Closes a new session if the client would not learn its name.
 async fn store(
     shared: &Shared,
     sessions: &Sessions,
@@ -131,7 +130,7 @@ async fn store(
     }
 }
 
-/// A form's file, to where a URL says.
+/// Writes a form's file to the path that a URL names.
 pub(in crate::http) async fn post_to(
     State(shared): State<Shared>,
     path: NamedPath,
@@ -156,11 +155,10 @@ fn no_file() -> Error {
     Error::InvalidArgument("The form has no file.".into())
 }
 
-/// A form that is read.
+/// A form while it is read.
 struct Form {
     parts: multer::Multipart<'static>,
-    /// Bytes since a file was last heard of. The reader holds them, and looks through all of them
-    /// again with each piece.
+    /// Bytes since the last piece of a file. The reader buffers them, and searches all of them again with each piece.
     between: Arc<AtomicUsize>,
     condition: Condition,
     trace: Option<TraceParent>,

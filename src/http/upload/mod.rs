@@ -1,7 +1,7 @@
 //! Files into a sandbox, streamed.
 //!
-//! - [`put`]: the body is the file; [`form`]: the files of a form; [`pages`]: what shows that form.
-//! - [`target`]: where a request may write; [`drain`]: what is still sent after it was refused.
+//! - [`put`]: a file as the body; [`form`]: the files of a form; [`pages`]: the page with that form.
+//! - [`target`]: the file that a request may write; [`drain`]: reads what is still sent after a refusal.
 
 mod drain;
 mod form;
@@ -16,9 +16,8 @@ pub(super) use self::{
     put::put,
 };
 
-/// Memory that an upload holds, in bytes: pieces on their way in and out, and what is between the files of
-/// a form.
+/// Memory of an upload, in bytes: pieces in transit, and the bytes between the files of a form.
 const UPLOAD_BYTES: usize = MAX_BETWEEN + (768 << 10);
 
-/// Most bytes of a form that are neither a file's nor the start of one.
+/// Most bytes of a form that belong to no file.
 const MAX_BETWEEN: usize = 256 << 10;

@@ -1,25 +1,25 @@
-//! Pages of our own: what a person sees who opens the URL of an upload.
+//! The pages for a person who opens an upload URL.
 
 use axum::{
     http::header,
     response::{Html, IntoResponse, Response},
 };
 
-/// A form that puts a file there.
+/// The form that uploads a file.
 pub(in crate::http) fn page() -> Response {
     ours(include_str!("upload.html"))
 }
 
-/// What is shown once the file is there.
+/// The page that is shown after the upload.
 pub(super) fn uploaded() -> Response {
     ours(include_str!("uploaded.html"))
 }
 
-/// A page that may do no more than it has to.
+/// A page that may do no more than it needs.
 fn ours(page: &'static str) -> Response {
     const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; \
                           frame-ancestors 'none'; base-uri 'none'";
-    // Without a referrer, browsers would send the form as from nowhere.
+    // Without a referrer, browsers would send the form with the origin `null`.
     let headers =
         [(header::CONTENT_SECURITY_POLICY, POLICY), (header::REFERRER_POLICY, "same-origin")];
     (headers, Html(page)).into_response()

@@ -21,7 +21,7 @@ use crate::{
     signed_urls::Base,
 };
 
-/// The body is the file.
+/// Writes the body as a file.
 pub(in crate::http) async fn put(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
@@ -51,7 +51,7 @@ fn broken_off() -> Error {
     Error::InvalidArgument("The upload ended early. Nothing was written.".into())
 }
 
-/// Before a byte is read, if the client says how many there are.
+/// Checks the length that the client declares, before a byte is read.
 fn check_length(headers: &HeaderMap, limit: u64) -> Result<()> {
     match headers.typed_get::<ContentLength>() {
         Some(ContentLength(size_bytes)) if size_bytes > limit => {
@@ -61,7 +61,7 @@ fn check_length(headers: &HeaderMap, limit: u64) -> Result<()> {
     }
 }
 
-/// Ends with an error where there is more than may be.
+/// Ends with an error if the body is longer than the limit.
 pub(super) fn limited(
     body: impl Stream<Item = Result<Bytes>> + Send + 'static,
     limit: u64,

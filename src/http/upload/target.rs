@@ -1,4 +1,4 @@
-//! Where a request may write, and what it is answered.
+//! The file that a request may write, and the answer to an upload.
 
 use axum::{
     Json,
@@ -25,7 +25,7 @@ use crate::{
     trace::TraceParent,
 };
 
-/// Where a request may write.
+/// The file that a request may write.
 pub(super) struct Target {
     pub(super) sessions: Sessions,
     pub(super) id: SessionId,
@@ -35,13 +35,13 @@ pub(super) struct Target {
     trace: Option<TraceParent>,
 }
 
-/// What the path of a request names.
+/// The session and the path in a request's URL.
 pub(super) type NamedPath = std::result::Result<Path<(String, String)>, PathRejection>;
 
-/// The file that a request may write.
+/// Returns the file that a request may write.
 ///
 /// # Errors
-/// If its names are invalid, it is not allowed to, or it has only a part of a file.
+/// If its names are invalid, it is not allowed to write, or its body is only part of a file.
 pub(super) async fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -> Result<Target> {
     let Asked { headers, uri, .. } = asked;
     let named = named(path).or_else(|refused| {
@@ -59,7 +59,7 @@ pub(super) async fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -
         return Err(Error::InvalidArgument(why.into()).into());
     }
     let condition = Condition::of(headers);
-    // What HTTP means by PUT, unless the URL says otherwise; with a signature, what that allows.
+    // `PUT` replaces files, as HTTP says, unless the URL says otherwise; with a signature, the signature decides.
     let by_signature = query.has_signature() && !headers.contains_key(header::AUTHORIZATION);
     let existing = match condition {
         Condition::OnlyNew => Existing::Keep,
@@ -81,7 +81,7 @@ impl Target {
     /// Writes the file.
     ///
     /// # Errors
-    /// If it could not be written; then there is what was there before.
+    /// If it could not be written; then the previous file is unchanged.
     pub(super) async fn write(&self, content: Content) -> Result<Uploaded> {
         let (id, path) = (self.id.clone(), self.path.clone());
         let upload = Upload { path, content, existing: self.existing };
@@ -90,10 +90,10 @@ impl Target {
     }
 }
 
-/// Writes a file into a session that is named or a new one, and leaves of it what a call of a tool would leave.
+/// Writes a file into a named session or a new one, with the same log and audit entries as a tool call.
 ///
 /// # Errors
-/// If it cannot be written down, and so is not done. What came of it otherwise is returned.
+/// If the audit line cannot be written: nothing is done. The result of the upload itself is in the returned value.
 pub(super) async fn write(
     sessions: &Sessions,
     id: Option<SessionId>,
@@ -120,7 +120,7 @@ pub(super) async fn write(
     Ok((opened, done))
 }
 
-/// What a call of a tool would leave in the log.
+/// Writes the log line that a tool call would write.
 fn log(
     sessions: &Sessions,
     id: &SessionId,
@@ -139,11 +139,11 @@ fn log(
     );
 }
 
-/// On what a request depends.
+/// The condition of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     None,
-    /// That nothing is replaced.
+    /// No file may be replaced.
     OnlyNew,
 }
 
@@ -154,7 +154,7 @@ impl Condition {
     }
 }
 
-/// That a file is there is a failed condition if there was one.
+/// If the request has a condition, an existing file is a failed precondition.
 pub(super) fn refused(error: Error, condition: Condition) -> ApiError {
     match error {
         Error::FileExists(name) if condition == Condition::OnlyNew => {
@@ -176,7 +176,7 @@ pub(super) fn bad_name(why: InvalidPath) -> Error {
     Error::InvalidFilename(format!("The filename {why}."))
 }
 
-/// Files that were written, as they are shown.
+/// Written files, as answers show them.
 pub(super) fn rendered(
     urls: &SignedUrls,
     sessions: &Sessions,

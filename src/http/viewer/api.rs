@@ -1,10 +1,10 @@
-//! `GET /sessions` and `GET /sessions/{session}`: what the sessions do and have done, as JSON for the
-//! page and for scripts; and `DELETE /sessions/{session}`.
+//! `GET /sessions` and `GET /sessions/{session}`: the state and runs of sessions, as JSON for the page and
+//! for scripts; and `DELETE /sessions/{session}`.
 //!
-//! To wait for changes (long poll), a client asks with the `ETag` of what is known (`If-None-Match`) and `Prefer:
-//! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time.
-//! Viewing does not count as activity, so a page that is left open keeps no session alive; and it has a
-//! rate limit of its own, so that a person who looks takes nothing from the model.
+//! To wait for changes (long poll), a client sends the `ETag` that it knows (`If-None-Match`) and `Prefer:
+//! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time. Viewing
+//! does not count as activity, so that an open page keeps no session alive; and it has a separate rate limit,
+//! so that a viewer takes nothing from the model.
 
 use std::{
     borrow::Cow,
@@ -46,28 +46,28 @@ use crate::{
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
 };
 
-/// Longest that a request may wait for changes: less than the timeout of anything on the way.
+/// Longest wait for changes: less than the timeout of any proxy on the way.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Images shown of each session.
 const MAX_IMAGES: usize = 3;
 
-/// Most of a session's runs that are shown, the newest, and most bytes of their texts. All that is
-/// remembered is in the [notebook](crate::http::notebook).
+/// Most runs of a session that are shown, the newest, and most bytes of their texts. The
+/// [notebook](crate::http::notebook) has all remembered runs.
 const MAX_RUNS: usize = 50;
 const MAX_BYTES: usize = 256 << 10;
 
 /// Bytes of a program that are shown, from its start.
 const MAX_CODE_BYTES: usize = 16 << 10;
 
-/// Bytes of each output that are shown: of standard output its start, of standard error its end, where a
-/// traceback says what happened.
+/// Bytes of each output that are shown: the start of standard output, and the end of standard error, where a
+/// traceback names the error.
 const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
 /// Artifacts of a run that are shown.
 const MAX_ARTIFACTS: usize = 20;
 
-/// `GET /sessions`: those of the caller.
+/// `GET /sessions`: the caller's sessions.
 pub(in crate::http) async fn list(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
@@ -88,7 +88,7 @@ pub(in crate::http) async fn list(
     Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
 }
 
-/// `GET /sessions/{session}`: its runs and files.
+/// `GET /sessions/{session}`: a session's runs and files.
 pub(in crate::http) async fn one(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
@@ -113,7 +113,7 @@ pub(in crate::http) async fn one(
     let urls = shared.urls.for_client(Some(&base));
     let mut left = MAX_BYTES;
     let newest = look.history.runs().rev().take(MAX_RUNS);
-    // One that cannot be read is shown without its texts.
+    // A run that cannot be read is shown without its texts.
     let whole = newest.map(|run| run.whole().unwrap_or(Cow::Borrowed(run)));
     let shown = whole.take_while(|run| {
         let is_newest = left == MAX_BYTES;
@@ -142,7 +142,7 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, render)).into_response())
 }
 
-/// The same of a session that is in the archive: its files.
+/// The same for an archived session: its files.
 async fn of_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,
@@ -187,7 +187,8 @@ async fn of_archived(
     Ok((tag.headers(), with_artifacts(body, files, memory, render)).into_response())
 }
 
-/// `DELETE /sessions/{session}`: ends it, for callers who may view it. Its sandbox is gone with the answer.
+/// `DELETE /sessions/{session}`: ends a session, for callers who may view it. Its sandbox is removed when the
+/// answer comes.
 pub(in crate::http) async fn end(
     State(shared): State<Shared>,
     id: std::result::Result<Path<String>, PathRejection>,
@@ -206,7 +207,7 @@ pub(in crate::http) async fn end(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The session that a URL names. An invalid name is that of no session, for callers who are let in.
+/// The session that a URL names. For authenticated callers, an invalid name is answered like a missing session.
 ///
 /// # Errors
 /// If the name is invalid.
@@ -223,16 +224,16 @@ pub(in crate::http) fn session(
     Err(ApiError::NoSession)
 }
 
-/// What is asked for.
+/// The sessions that a request asks for.
 #[derive(Debug, Clone, Copy)]
 enum Wanted<'a> {
     /// All sessions of the caller.
     All,
-    /// The one of this name.
+    /// The session of this name.
     One(&'a SessionId),
 }
 
-/// What there is of that.
+/// The sessions that were found.
 #[derive(Debug, Default)]
 struct Seen {
     looks: Vec<Look>,
@@ -243,7 +244,8 @@ impl Wanted<'_> {
     async fn seen(self, sessions: &Sessions) -> Seen {
         match self {
             Self::All => {
-                // A session that ends between the two is in neither list. Its end is a change, which is told.
+                // A session that ends between the two is in neither list. Its end is a change, so the client
+                // learns of it.
                 let archived = sessions.archived_sessions().await;
                 Seen { looks: sessions.looks(), archived }
             }
@@ -256,11 +258,11 @@ impl Wanted<'_> {
 #[derive(Debug)]
 enum News {
     Some(Seen, Tag),
-    /// The asker knows it all, as of this tag.
+    /// The client knows the current state, which has this tag.
     None(Tag),
 }
 
-/// Waits until there is something that the asker does not know, for as long as it said.
+/// Waits until there is something that the client does not know, for as long as it asked.
 async fn news(
     asked: &HeaderMap,
     waiters: &Waiters,
@@ -271,7 +273,7 @@ async fn news(
     let place = waiters.take(sessions.caller());
     let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
     let enough = async {
-        // A server that ends waits for nobody.
+        // A server that ends does not wait.
         tokio::select! { () = sleep(wait) => {}, () = sessions.ending() => {} }
     };
     tokio::pin!(enough);
@@ -291,7 +293,7 @@ async fn news(
     }
 }
 
-/// The seconds of `Prefer: wait=<seconds>`, within bounds; none if it cannot be read.
+/// The seconds of `Prefer: wait=<seconds>`, within bounds; 0 if it cannot be parsed.
 fn wait(headers: &HeaderMap) -> Duration {
     let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
     let mut each = preferences.flat_map(|value| value.split([',', ';']));
@@ -303,18 +305,17 @@ fn wait(headers: &HeaderMap) -> Duration {
     Duration::from_secs(seconds.unwrap_or(0).into()).min(MAX_WAIT)
 }
 
-/// Tells this server from the one before.
+/// Distinguishes this server process from the previous one.
 static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
 
-/// Names one state of sessions. The URLs in an answer change with every
-/// answer, so it is not made from the bytes.
+/// The tag of a state of sessions. It is not a hash of the answer, because the URLs in it change with every answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag(String);
 
 impl Tag {
     fn of(seen: &Seen) -> Self {
         let mut hash = Sha256::new();
-        // Numbers and versions begin anew with each server.
+        // Numbers and versions start again with each server.
         hash.update(*PROCESS);
         for look in &seen.looks {
             hash.update(look.number.to_le_bytes());
@@ -327,7 +328,7 @@ impl Tag {
         Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
     }
 
-    /// Of a session that stays as it is.
+    /// The tag of an archived session, which does not change.
     fn of_archived(archived: &ArchivedSession) -> Self {
         let hash = Sha256::digest(archived.manifest.generation());
         Self(format!("W/\"{}\"", hex::encode(&hash[..8])))
@@ -384,8 +385,8 @@ fn summary(urls: &SignedUrls, look: &Look) -> Value {
     shown
 }
 
-/// One that is not here, of which nothing more is known: one that nobody has asked for since the server began, or one in
-/// the archive. Looking wakes none.
+/// A session of which only the name is known: one that no caller has used since the server started, or an
+/// archived one. Listing it does not wake it.
 fn unknown(urls: &SignedUrls, id: &SessionId, state: &str, since: Option<Timestamp>) -> Value {
     let since = time(since.unwrap_or(Timestamp::UNIX_EPOCH));
     json!({
@@ -485,7 +486,7 @@ mod tests {
     use super::*;
     use crate::{auth::Tokens, backend::local::Local, config::Config};
 
-    /// Sessions of nobody, and a request that knows that there are none and would wait for some.
+    /// No sessions, and a request that knows that there are none and would wait for some.
     fn nothing_new() -> (Sessions, HeaderMap) {
         let backend = Arc::new(Local::new().expect("a backend"));
         let mut asked = HeaderMap::new();

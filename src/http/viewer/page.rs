@@ -1,8 +1,7 @@
 //! The page for people: `GET /`, and a session's at `GET /files/{session}/`.
 //!
-//! One document, the same for everybody: what it shows it asks for itself ([`api`](super::api)),
-//! with the token that it is given or the signature in its URL. It loads nothing from elsewhere and
-//! runs no script but its own.
+//! One document, the same for all users: it requests its data ([`api`](super::api)) with the token that the
+//! user enters or the signature in its URL. It loads nothing from elsewhere and runs no script but its own.
 
 use std::sync::LazyLock;
 
@@ -21,8 +20,8 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     frame.replace("/* style.css */", STYLE).replace("/* script.js */", SCRIPT)
 });
 
-/// Only what the page itself consists of, by hash; what sandboxes made is shown as images, text and,
-/// from memory with a type that we set, PDF, and never run.
+/// Allows only the page's own style and script, by hash. Files from sandboxes are shown as images, as text
+/// and, from memory with a type that we set, as PDF; they are never run.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
     format!(
@@ -39,7 +38,7 @@ pub(in crate::http) async fn page() -> Response {
     (headers, Html(&**DOCUMENT)).into_response()
 }
 
-/// Whether a person asks, in a browser: everything else that asks for a session wants its files.
+/// Whether a browser sends the request, for a person: other clients that ask for a session want its files.
 pub(in crate::http) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted.into_iter().any(|accepted| accepted.contains("text/html"))

@@ -1,5 +1,5 @@
-//! Permits for requests that wait for changes, shared fairly: they hold connections that others need, so
-//! there is a fixed number of them, and one caller has at most half.
+//! Permits for requests that wait for changes, shared fairly. Such requests hold connections that others
+//! need, so their number is limited, and one caller has at most half of them.
 
 use std::{
     collections::HashMap,
@@ -8,15 +8,15 @@ use std::{
 
 use model::Principal;
 
-/// All places of a server.
+/// All permits of a server.
 #[derive(Debug)]
 pub(in crate::http) struct Waiters {
     places: usize,
-    /// Places that each caller has taken; callers that have none are not in it.
+    /// Permits of each caller; callers without one are not in the map.
     taken: Mutex<HashMap<Principal, usize>>,
 }
 
-/// A place of a caller, until it is dropped.
+/// A permit of a caller, until it is dropped.
 #[derive(Debug)]
 pub(in crate::http) struct Permit<'a> {
     all: &'a Waiters,
@@ -28,7 +28,7 @@ impl Waiters {
         Self { places, taken: Mutex::default() }
     }
 
-    /// A place for one more request of this caller, if there is one.
+    /// A permit for one more request of this caller, if one is free.
     pub(in crate::http) fn take(&self, caller: &Principal) -> Option<Permit<'_>> {
         let mut taken = self.lock();
         let own = taken.get(caller).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Answers of rmcp's in the form that the client accepts.
+//! Answers of rmcp in the form that the client accepts.
 //!
 //! Up to 2025-11-25 rmcp answers each request with a stream of events; in 2026-07-28 with JSON, or with a stream if a
 //! message comes before the answer.
@@ -9,7 +9,7 @@
 //! Form::Events  waits for the head
 //! ```
 //!
-//! An answer that is waited for too long begins without its content ([`begin`]).
+//! An answer that takes too long begins without its content ([`begin`]).
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ const EVENT_STREAM: &str = "text/event-stream";
 
 pub(super) const JSON: &str = "application/json";
 
-/// Said of a call that ends without an answer.
+/// Message for a call that ends without an answer.
 const NO_ANSWER: &str =
     "The call has no result: it was cancelled, or the server or the MCP session ended.";
 
@@ -57,7 +57,7 @@ fn is_stream(response: &Answer) -> bool {
     has_type(response.headers(), EVENT_STREAM)
 }
 
-/// An answer of rmcp's in this form. The request has this id.
+/// Brings an answer of rmcp into this form. `id` is that of the request.
 pub(super) fn formed(answering: Answering, form: Form, id: Value) -> Answering {
     async move {
         let response = answering.await;
@@ -75,7 +75,7 @@ pub(super) fn formed(answering: Answering, form: Form, id: Value) -> Answering {
     .boxed()
 }
 
-/// The last message of a stream, as JSON.
+/// The answer in a stream, as JSON; an error if there is none.
 async fn finished(response: Answer, id: Value) -> Answer {
     let (head, body) = response.into_parts();
     let mut events = data(body);
@@ -98,7 +98,7 @@ async fn unless_finished(response: Answer) -> Answer {
             Some(json) if is_answer(&json) => {
                 return typed(Response::from_parts(head, Full::from(json).boxed_unsync()), JSON);
             }
-            // The event that comes first has no message: it names the stream for those who resume it.
+            // The first event has no message: it names the stream for clients that resume it.
             json => {
                 let is_first_message = json.is_some();
                 begun.push(event);
@@ -112,8 +112,8 @@ async fn unless_finished(response: Answer) -> Answer {
     Response::from_parts(head, streamed(all))
 }
 
-/// An answer that is not there yet: its head, and as its body signs of life until it is there. To JSON, spaces mean
-/// nothing. Dropping it cancels the call, where there are no MCP sessions.
+/// Begins an answer that is not ready: its head, and as its body signs of life until it is ready. Spaces mean nothing
+/// in JSON. If there are no MCP sessions, dropping the answer cancels the call.
 pub(super) fn begin(answering: Answering, form: Form) -> Answer {
     enum State {
         Waiting(Answering),
@@ -146,7 +146,7 @@ pub(super) fn begin(answering: Answering, form: Form) -> Answer {
     response
 }
 
-/// While an answer is under way, its MCP session is in use.
+/// Keeps the MCP session of an answer in use until the answer is complete.
 pub(super) fn guarded(response: Answer, in_use: Option<Arc<()>>) -> Answer {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -159,7 +159,7 @@ pub(super) fn guarded(response: Answer, in_use: Option<Arc<()>>) -> Answer {
     })
 }
 
-/// An answer's events; one that is JSON is one event.
+/// The events of an answer; an answer in JSON is one event.
 async fn events(response: Answer) -> Events {
     let is_stream = is_stream(&response);
     let body = response.into_body();
@@ -171,7 +171,7 @@ async fn events(response: Answer) -> Events {
     futures::stream::iter(is_json.then(|| event(&json))).boxed()
 }
 
-/// All of a body.
+/// The whole of a body.
 pub(super) async fn whole(body: UnsyncBoxBody<Bytes, Infallible>) -> Bytes {
     body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default()
 }
@@ -213,7 +213,7 @@ fn streamed(
     StreamBody::new(events.map(|event| Ok(Frame::data(event)))).boxed_unsync()
 }
 
-/// The same answer, whose body is of this type.
+/// The same answer, with a body of this type.
 pub(super) fn typed(mut response: Answer, kind: &'static str) -> Answer {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

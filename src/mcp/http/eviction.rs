@@ -1,12 +1,12 @@
-//! Which MCP session is ended for a new one, so that their number is bounded and shared fairly. Pure.
+//! Chooses the MCP session that is ended for a new one, so that their number is bounded and shared fairly. Pure.
 //!
 //! ```text
-//! the newcomer has its share ----------> one of its own
-//! all places are taken: of the principal that has most; where the newcomer has as many, one of its own
+//! the newcomer has its share --> one of its own
+//! all places are taken --------> one of the principal that has most; if the newcomer has as many, its own
 //! ```
 //!
-//! Of that principal it is the longest unused one, or, if all are in use, the one whose last request
-//! is the longest ago. So nobody loses a session through a principal that has more.
+//! The chosen session is the longest unused one of that principal or, if all are in use, the one with the oldest last
+//! request. So no principal loses a session to one that has more.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,18 +18,18 @@ use tokio::time::Instant;
 pub(super) struct Open<'a> {
     pub(super) id: &'a Arc<str>,
     pub(super) principal: &'a Principal,
-    /// A stream of it is open, or a request of it is under way.
+    /// Whether a stream of it is open, or a request of it is in progress.
     pub(super) in_use: bool,
     pub(super) last_used: Instant,
 }
 
-/// Sessions that one principal may have, of so many in all: four fifths.
+/// Most sessions of one principal: four fifths of all places.
 fn share(places: usize) -> usize {
     (places * 4 / 5).max(1)
 }
 
-/// The session to end before this principal gets one more; none while there is room. With that, at
-/// most `places` sessions are ever open.
+/// The session to end before this principal gets one more; `None` while there is room. So at most `places` sessions are
+/// ever open.
 pub(super) fn evicted(places: usize, newcomer: &Principal, open: &[Open<'_>]) -> Option<Arc<str>> {
     let mut counts = HashMap::<_, usize>::new();
     for session in open {
@@ -41,8 +41,8 @@ pub(super) fn evicted(places: usize, newcomer: &Principal, open: &[Open<'_>]) ->
         return None;
     }
     let most = counts.values().copied().max().unwrap_or_default();
-    // Whoever has none takes the place of another even where each has one: a session that is ended
-    // at once would be none.
+    // A newcomer without a session takes the place of another even if each has only one: a new session that is ended at
+    // once would be useless.
     let is_own = has_its_share || (own > 0 && own + 1 >= most);
     let may_go = |session: &&Open<'_>| match counts.get(session.principal) {
         Some(count) => !is_own && *count == most,
@@ -78,7 +78,7 @@ mod tests {
     }
 
     impl Table {
-        /// Of principals with these letters; those of capitals are in use.
+        /// Sessions of principals with these letters; those with capital letters are in use.
         fn of(letters: &str) -> Self {
             let mut table = Self::default();
             for letter in letters.chars() {

@@ -10,15 +10,15 @@ use hyper::{
 pub(super) enum Form {
     /// One JSON body. Messages before the answer are left out.
     Json,
-    /// One JSON body if the answer is there soon and no message comes before it, otherwise events.
+    /// One JSON body if the answer is ready soon and no message comes before it, otherwise events.
     Either,
     /// A stream of events.
     Events,
 }
 
 impl Form {
-    /// The form of the answer to a request of this method; `None` if the client accepts none that there is. `streams`
-    /// says whether the client expects messages before the answer.
+    /// The form of the answer to a request of this method; `None` if the client accepts neither form. `streams` says
+    /// whether the client expects messages before the answer.
     pub(super) fn of(method: &Method, headers: &HeaderMap, streams: bool) -> Option<Self> {
         let json = quality(headers, "application", "json");
         let events = quality(headers, "text", "event-stream");
@@ -27,14 +27,15 @@ impl Form {
             Method::POST if json == 0 && events == 0 => None,
             Method::POST if json == 0 || events > json => Some(Self::Events),
             Method::POST if events == 0 || !streams => Some(Self::Json),
-            // Others have no answer in either form.
+            // A POST that expects messages and accepts both forms; or another method, which has no answer in either
+            // form.
             _ => Some(Self::Either),
         }
     }
 }
 
-/// How much a client wants this type, in thousandths: by the range that names it most precisely. Without the header, or
-/// with an empty one, it takes anything.
+/// The client's preference for this type, in thousandths: that of the range that names it most precisely. Without the
+/// header, or with an empty one, the client accepts anything.
 fn quality(headers: &HeaderMap, wanted: &str, subtype: &str) -> u16 {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges = values.flat_map(|value| value.split(',')).map(str::trim).peekable();

@@ -1,8 +1,8 @@
-//! MCP sessions that outlive their server, where sessions do: whoever has one goes on with it on the next, and need not
-//! know of that.
+//! MCP sessions that outlive their server, if sandbox sessions do: a client continues its session on the next server
+//! without noticing.
 //!
-//! Nothing is stored. A session's name says that a server with the same secret has opened it for its caller, and that is
-//! all there is to know of it.
+//! Nothing is stored. A session's name proves that a server with the same secret has opened it for its caller, which is
+//! all that the next server needs to know.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -22,27 +22,27 @@ use sha2::Sha256;
 
 use crate::config::Config;
 
-/// What the key is derived for.
+/// Purpose of the derived key.
 const PURPOSE: &str = "llm-sandbox mcp sessions 1";
 
-/// Stands between the two parts of a name.
+/// Separates the two parts of a name.
 const SEPARATOR: char = '.';
 
-/// Bytes of the hash in a name.
+/// Length of the hash in a name, in bytes.
 const HASH: usize = 16;
 
-/// Sessions of which it is remembered that they have ended here.
+/// Most sessions that are remembered as ended here.
 const MAX_ENDED: usize = 4096;
 
-/// What clients that do not say speak (`MCP-Protocol-Version`, revision 2025-06-18).
+/// The protocol version of clients that do not name one (`MCP-Protocol-Version`, revision 2025-06-18).
 const UNSAID: &str = "2025-03-26";
 
-/// The names of MCP sessions as clients have them, and as they are called here.
+/// Translates between the names of MCP sessions that clients have and those that this server uses.
 #[derive(Debug, Clone)]
 pub(super) struct Names(Option<[u8; 32]>);
 
 impl Names {
-    /// They are proven only where sessions outlive their server.
+    /// Names contain a proof only if sessions outlive their server.
     pub(super) fn new(config: &Config) -> Self {
         let secret = config.server_key.as_ref().filter(|_| config.sessions_outlive_server());
         Self(secret.map(|secret| secret.derive(PURPOSE)))
@@ -54,13 +54,13 @@ impl Names {
         format!("{id}{SEPARATOR}{}", hex::encode(&hash.finalize().into_bytes()[..HASH]))
     }
 
-    /// What a session is called here, and whether that was made for this caller by a server that knows the secret.
+    /// The name of a session on this server, and whether a server with the same secret made it for this caller.
     pub(super) fn inner(&self, name: &str, who: &Principal) -> (Arc<str>, bool) {
         let Some((id, proof)) = name.split_once(SEPARATOR) else { return (name.into(), false) };
         let mut given = [0; HASH];
         let is_proven = hex::decode_to_slice(proof, &mut given).is_ok()
             && self.hash(id, who).is_some_and(|hash| hash.verify_truncated_left(&given).is_ok());
-        // One that is not is nobody's.
+        // Without a valid proof the whole name is used, which is that of no session.
         (if is_proven { id } else { name }.into(), is_proven)
     }
 
@@ -73,7 +73,7 @@ impl Names {
     }
 }
 
-/// Those that have ended here. They do not come back.
+/// Sessions that have ended here, and must not continue.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     ids: HashSet<Arc<str>>,
@@ -97,15 +97,15 @@ impl Ended {
     }
 }
 
-/// What is about to go on here: their names, and the version that their clients speak.
+/// Sessions that are about to continue here: their names, and the protocol versions of their clients.
 #[derive(Debug, Default)]
 pub(super) struct GoingOn(Mutex<Vec<(Arc<str>, String)>>);
 
-/// More than ever go on at the same moment.
+/// Most sessions that are about to continue; there are never more at the same moment.
 const MAX_GOING_ON: usize = 256;
 
 impl GoingOn {
-    /// This one is, whose client speaks this version, if it says so.
+    /// Adds a session, with the protocol version that its client names, if it names one.
     pub(super) fn begin(&self, id: &Arc<str>, version: Option<&str>) {
         let mut all = self.0.lock();
         if all.len() >= MAX_GOING_ON {

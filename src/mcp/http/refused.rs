@@ -1,4 +1,4 @@
-//! Requests that are refused, as messages of the protocol: clients show nothing else.
+//! Refusals of requests, as messages of the protocol: clients show nothing else.
 
 use http_body_util::{BodyExt, Full};
 use hyper::{Response, StatusCode};
@@ -15,12 +15,12 @@ pub(super) fn refused(status: StatusCode, message: &str) -> Answer {
     answer(status, None, REFUSED, message)
 }
 
-/// A message that cannot be answered by its meaning.
+/// The answer to an invalid message.
 pub(super) fn invalid(message: &str) -> Answer {
     answer(StatusCode::BAD_REQUEST, None, -32600, message)
 }
 
-/// An answer of rmcp's to a request with this body; a text that it refuses it with becomes the words of a message.
+/// An answer of rmcp to a request with this body. A refusal in plain text becomes a message of the protocol.
 pub(super) async fn explained(response: Answer, body: &[u8], was_json: bool) -> Answer {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) || is_json(response.headers()) {
@@ -29,14 +29,14 @@ pub(super) async fn explained(response: Answer, body: &[u8], was_json: bool) -> 
     if status == StatusCode::UNSUPPORTED_MEDIA_TYPE && was_json {
         return unreadable(body);
     }
-    // Other headers stay: they say which methods there are.
+    // Other headers stay: they say which methods are allowed.
     let (head, text) = response.into_parts();
     let text = whole(text).await;
     let json = message(None, REFUSED, &String::from_utf8_lossy(&text));
     typed(Response::from_parts(head, Full::from(json).boxed_unsync()), JSON)
 }
 
-/// A body that is no JSON, or no message; rmcp calls either an unsupported type.
+/// The answer to a body that is no JSON, or no message; rmcp calls either an unsupported type.
 fn unreadable(body: &[u8]) -> Answer {
     let (id, code, message) = match serde_json::from_slice::<Value>(body) {
         Ok(value) => {

@@ -15,8 +15,8 @@ pub(in crate::mcp) const IMAGE: u64 = 700_000;
 /// Most bytes of a file as a resource, which base64 makes larger by a third.
 pub(in crate::mcp) const RESOURCE: u64 = 700_000;
 
-/// Most bytes of a part of a file, which base64 makes larger by a third and which is there twice, as text and as
-/// structured content.
+/// Most bytes of a part of a file, which base64 makes larger by a third, and which a message contains twice, as text
+/// and as structured content.
 pub(in crate::mcp) const BASE64: u64 = 350_000;
 
 /// Most bytes of listed files, see [`encoded_size`].
@@ -31,8 +31,8 @@ pub(in crate::mcp) fn chars(result: &Value) -> usize {
     result.to_string().encode_utf16().count()
 }
 
-/// Bytes of a result in a message: it is there as it is, and as a text in which quotes and backslashes
-/// are escaped once more.
+/// Bytes of a result in a message, which contains it as structured content and as a text in which quotes and
+/// backslashes are escaped once more.
 pub(in crate::mcp) fn encoded_size(result: &Value) -> usize {
     let text = result.to_string();
     text.len() + Value::from(text).to_string().len()

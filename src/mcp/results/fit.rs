@@ -1,4 +1,4 @@
-//! Making the result of a program fit into what a client shows and a message can take. Pure.
+//! Shortens the result of a program to what a client shows and a message can take. Pure.
 
 use model::Output;
 use protocol::limits::KEPT_FROM;
@@ -13,27 +13,28 @@ use crate::config::Config;
 /// A text of a result that may be shortened.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::mcp) struct Shown<'a> {
-    /// The field that it is in.
+    /// The field that contains the text.
     pub(in crate::mcp) field: &'static str,
-    /// What it is.
+    /// The text, as an output of the program.
     pub(in crate::mcp) output: &'a Output,
     /// The field that says that it was truncated.
     pub(in crate::mcp) mark: &'static str,
-    /// `read_output` has all of it.
+    /// Whether `read_output` has all of it.
     pub(in crate::mcp) is_kept: bool,
 }
 
-/// What a result may take, see [`fit`].
+/// The limits of a result, see [`fit`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::mcp) struct Room {
-    /// Of the JSON, as clients count them.
+    /// Most characters of the JSON, as clients count them.
     chars: usize,
-    /// Of the message.
+    /// Most bytes of the message.
     bytes: usize,
 }
 
 impl Room {
-    /// Whoever allows longer outputs wants to see more of them: twice each byte that is over, escaped.
+    /// Longer outputs than usual, if the settings allow them, get more room: that of two outputs in which each byte is
+    /// escaped.
     pub(in crate::mcp) fn new(config: &Config, message: usize) -> Self {
         let chars = MAX_CHARS + 4 * config.max_output.saturating_sub(USUAL_OUTPUT);
         Self { chars, bytes: message - images::ENVELOPE }
@@ -43,13 +44,14 @@ impl Room {
 /// Bytes of each output for which there is room in [`MAX_CHARS`].
 const USUAL_OUTPUT: usize = 20_000;
 
-/// Shortens a result until it fits: the longest text first, but none to less than is kept for
-/// `read_output` in any case, and then the list of files, which `list_artifacts` has as well.
+/// Shortens a result until it fits: the longest text first, but no kept text below [`KEPT_FROM`], above which
+/// `read_output` always has it; and then the list of files, which `list_artifacts` has as well.
 pub(in crate::mcp) fn fit(result: &mut Value, texts: &[Shown<'_>], room: Room) {
     let mut most = room.chars;
     loop {
         fit_chars(result, texts, most);
-        // Of hardly anything but characters of several bytes, and of the largest outputs.
+        // The message may still be too large if nearly all characters have several bytes, and outputs are the largest
+        // possible.
         if encoded_size(result) <= room.bytes || most <= MIN_CHARS {
             return;
         }
@@ -57,10 +59,10 @@ pub(in crate::mcp) fn fit(result: &mut Value, texts: &[Shown<'_>], room: Room) {
     }
 }
 
-/// Characters of a field that says of an output that it was truncated, and of its quotes.
+/// Characters of a field that says that an output was truncated, and of the output's quotes.
 const TRUNCATED: usize = 30;
 
-/// Characters below which nothing can be too large for a message.
+/// Number of characters below which no result can be too large for a message.
 const MIN_CHARS: usize = 30_000;
 
 fn fit_chars(result: &mut Value, texts: &[Shown<'_>], most: usize) {
@@ -76,7 +78,7 @@ fn fit_chars(result: &mut Value, texts: &[Shown<'_>], most: usize) {
     for ((Shown { field, output, mark, is_kept }, size), share) in
         texts.iter().zip(&sizes).zip(shares(&sizes, room))
     {
-        // What is not kept leaves the others what they need.
+        // An output that is not kept leaves the kept ones the room that they need.
         let limit =
             if *is_kept { share.max(KEPT_FROM) } else { share.min(room.saturating_sub(least)) };
         let total = if output.truncated { output.total } else { output.text.len() as u64 };
@@ -100,7 +102,7 @@ fn fit_chars(result: &mut Value, texts: &[Shown<'_>], most: usize) {
     }
 }
 
-/// How much of a room each of some texts may take: what short ones do not need the long ones get.
+/// Divides a room among texts of these sizes: room that short texts do not need goes to long ones.
 fn shares(sizes: &[usize], room: usize) -> Vec<usize> {
     let mut by_size: Vec<_> = (0..sizes.len()).collect();
     by_size.sort_unstable_by_key(|n| sizes[*n]);

@@ -28,14 +28,14 @@ const MIN_IMAGE_BYTES: usize = 8_000;
 /// longer than 2000.
 pub(in crate::mcp) const MAX_SIDE: u32 = 1568;
 
-/// Most pixels of a chart in a result, whose longest side may have this many: those of a rectangle that is
-/// seven eighths as wide as it is long. Models pay by the pixel, and with the default a square chart
-/// comes, with all that is said of it, for less than 1,500 tokens.
+/// Most pixels of a chart in a result whose longest side may have `side` pixels: those of a rectangle that is seven
+/// eighths as wide as it is long. Models pay by the pixel: with the default, a square chart and all texts about it cost
+/// less than 1,500 tokens.
 fn inline_pixels(side: u32) -> u64 {
     u64::from(side) * u64::from(side) / 8 * 7
 }
 
-/// What a file is to a model that wants to look at it.
+/// A file as a model can look at it.
 pub(in crate::mcp) enum Fitted {
     /// An image.
     Image(Shown),
@@ -58,7 +58,7 @@ pub(in crate::mcp) async fn fit(images: &ImageFitter, file: Bytes, bytes: u64) -
 /// An image is too large to be shown.
 pub(in crate::mcp) struct TooLarge;
 
-/// The images in one result, and what is left of the message for them.
+/// The images in one result, and the rest of the message for them.
 pub(in crate::mcp) struct Inline<'a> {
     services: &'a Services,
     left: usize,
@@ -66,7 +66,7 @@ pub(in crate::mcp) struct Inline<'a> {
 }
 
 impl<'a> Inline<'a> {
-    /// For at most `limit` images, beside a result that takes `used` bytes.
+    /// Makes room for at most `limit` images, beside a result that takes `used` bytes.
     pub(in crate::mcp) fn new(services: &'a Services, used: usize, limit: usize) -> Self {
         let free = MESSAGE.saturating_sub(used + ENVELOPE);
         Self { services, left: limit, bytes: free / 4 * 3 }
@@ -75,7 +75,7 @@ impl<'a> Inline<'a> {
     /// The next image, if there is room for it and the file is one.
     ///
     /// # Errors
-    /// It is too large.
+    /// If the image is too large.
     pub(in crate::mcp) async fn next(
         &mut self,
         id: &SessionId,
@@ -94,7 +94,7 @@ impl<'a> Inline<'a> {
         self.fitted(file).await
     }
 
-    /// The same of an image that was read.
+    /// The same for an image that was read before.
     pub(in crate::mcp) async fn fitted(
         &mut self,
         file: Bytes,
@@ -113,7 +113,7 @@ impl<'a> Inline<'a> {
         Ok(Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime)))
     }
 
-    /// Bytes that the next image may have, if there may be one.
+    /// Most bytes of the next image; `None` if no further image may be shown.
     fn room(&self) -> Option<usize> {
         let bytes = self.services.sessions.config().inline_image_bytes.min(self.bytes);
         (self.left > 0 && bytes >= MIN_IMAGE_BYTES).then_some(bytes)

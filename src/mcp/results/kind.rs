@@ -1,10 +1,10 @@
-//! What a file is that is neither text nor a picture, in plain words, and what to do with it. Pure.
+//! The kind of a file that is neither text nor a picture, in plain words, and what to do with it. Pure.
 
 use memchr::memmem;
 use model::{World, text::encoding::is_text};
 use serde_json::Value;
 
-/// What a model is told of such a file.
+/// The kind of such a file, for a model.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::mcp) struct Kind {
     /// A few plain words.
@@ -17,10 +17,10 @@ pub(in crate::mcp) struct Kind {
 /// opens one, with `{}` for its path.
 struct Known(&'static str, &'static [&'static str], Magic, Option<&'static str>);
 
-/// Bytes at an offset; none if there are none that all of them have.
+/// An offset, and the bytes that all files of the kind have there; `None` if they have none in common.
 type Magic = Option<(usize, &'static [u8])>;
 
-/// Bytes from a file's end in which its last part begins: a ZIP archive's may have a comment.
+/// Length of a file's end that contains its last part, in bytes: that of a ZIP archive may have a comment.
 pub(in crate::mcp) const END: u64 = 22 + 0xFFFF;
 
 const ZIP: Magic = Some((0, b"PK"));
@@ -33,8 +33,8 @@ impl Known {
     }
 }
 
-/// The first that fits: by its ending and how it starts, or only by how it starts. So of several that
-/// start alike the most general is the last.
+/// All known kinds. The first that matches wins: by its ending and its start, or only by its start. So among kinds that
+/// start alike, the most general one is the last.
 const KNOWN: &[Known] = &[
     Known("PDF document", &["pdf"], Some((0, PDF)), Some("pypdf.PdfReader({})")),
     Known(
@@ -117,7 +117,7 @@ const LACKING: [(&str, Option<&str>); 5] = [
 
 const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";
 
-/// Which of the kinds that are ZIP archives this is, by the names of its first files.
+/// The kind of a ZIP archive, by the names of its first files.
 fn zip_kind(start: &[u8]) -> &'static str {
     let has = |name: &[u8]| memmem::find(start, name).is_some();
     let kinds: [(&[u8], _); 5] = [
@@ -136,15 +136,15 @@ fn starts_as_encrypted(start: &[u8]) -> bool {
     start.starts_with(b"\xD0\xCF\x11\xE0") && memmem::find(start, &name).is_some()
 }
 
-/// Images that are shown, if they are whole.
+/// Kinds of images that can be shown, if they are whole.
 const SHOWN: &[&str] = &["PNG image", "JPEG image", "GIF image", "WebP image"];
 
-/// Whether a file starts as the images do that are shown.
+/// Whether a file starts as an image that can be shown.
 pub(in crate::mcp) fn starts_as_picture(start: &[u8]) -> bool {
     KNOWN.iter().any(|known| SHOWN.contains(&known.0) && known.starts(start))
 }
 
-/// Whether a file, whatever it is called, starts as a PDF, which may have bytes of text alone, or starts as another known
+/// Whether a file, whatever its name, starts as a PDF, which may have bytes of text alone, or starts as another known
 /// kind and has bytes that no text has.
 pub(in crate::mcp) fn is_other_file(start: &[u8]) -> bool {
     if start.starts_with(PDF) {
@@ -156,7 +156,7 @@ pub(in crate::mcp) fn is_other_file(start: &[u8]) -> bool {
     is_known && !is_text(start)
 }
 
-/// Whether a file that starts as a ZIP archive, a PDF or a Parquet file lacks what such files end with.
+/// Whether a file that starts as a ZIP archive, a PDF or a Parquet file lacks the end of such a file.
 fn is_cut_off(start: &[u8], end: &[u8]) -> bool {
     const PARQUET: &[u8] = b"PAR1";
     let lacks = |last: &[u8]| memmem::find(end, last).is_none();
@@ -165,8 +165,8 @@ fn is_cut_off(start: &[u8], end: &[u8]) -> bool {
         || (start.starts_with(PARQUET) && !end.ends_with(PARQUET))
 }
 
-/// What a file of this name is that starts and ends so, and how it is opened in such a sandbox; none of its `size` bytes
-/// may be text or a picture that can be shown. `end` has the last [`END`] bytes.
+/// The kind of a file with this name, start and end, and how to open it in a sandbox of this world. The file must not
+/// be text, nor a picture that can be shown. `end` has its last [`END`] bytes.
 pub(in crate::mcp) fn of(
     filename: &str,
     size: u64,
@@ -186,7 +186,7 @@ pub(in crate::mcp) fn of(
             "It is encrypted with a password: ask for a copy without one, or for the password.";
         return Kind { name: "encrypted Office document".into(), advice: advice.into() };
     }
-    // One byte, or a few letters, may begin anything.
+    // One byte, or a few letters, may be the start of anything.
     let is_telling = |known: &&Known| {
         known.2.is_some_and(|(_, magic)| magic.len() > 3 || (magic.len() > 1 && !is_text(start)))
     };
@@ -229,7 +229,7 @@ pub(in crate::mcp) fn of(
     opened(name, *open)
 }
 
-/// An image that nobody can look at.
+/// The kind of an image that cannot be shown.
 fn broken(name: &str) -> Kind {
     Kind {
         name: format!("damaged {name}"),
@@ -241,7 +241,7 @@ fn broken(name: &str) -> Kind {
 
 fn advice(filename: &str, mut open: Option<&str>, world: World) -> String {
     const TO_PERSON: &str = "or give the person its download_url";
-    // A Python literal, too. Longer names are in the result.
+    // A JSON string is a Python literal, too. Longer names are in the result.
     let path = match filename.chars().count() {
         ..=80 => Value::from(filename).to_string(),
         _ => "path".into(),
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(of("a.pdf", 0, (b"", b""), World::System).name, "empty file");
     }
 
-    /// The ends of all kinds that have one.
+    /// The ends of all kinds that need one.
     const ENDS: &[u8] = b"PK\x05\x06 %%EOF PAR1";
 
     #[test]

@@ -1,8 +1,8 @@
-//! What goes into a result, within what a message can take.
+//! The contents of results, within the limits of a message.
 //!
-//! - [`budget`]: how much fits into one message; [`fit`]: making the result of a program do so.
+//! - [`budget`]: how much fits into one message; [`fit`]: shortens the result of a program to that.
 //! - [`text`]: text, a page at a time; [`images`]: images for a model to look at.
-//! - [`read`]: the content of a file; [`kind`]: what it is, if it is not shown.
+//! - [`read`]: the content of a file; [`kind`]: its kind, if it cannot be shown.
 
 pub(super) mod budget;
 pub(super) mod fit;

@@ -11,10 +11,11 @@ use crate::{
     session::{FileReader, Pieces, ReadError},
 };
 
-/// Whether a file may be returned: the setting, or what fits into a message if that is less.
+/// Checks the size of a file that is to be returned. The limit is that of the settings or, if that is less, what fits
+/// into a message.
 ///
 /// # Errors
-/// If it may not, with where it can be downloaded.
+/// If the file is too large; the error says from where it can be downloaded.
 pub(in crate::mcp) fn check_size(
     services: &Services,
     id: &SessionId,
@@ -29,7 +30,7 @@ pub(in crate::mcp) fn check_size(
     }
 }
 
-/// What is said of a file over this limit, in bytes, if it is bytes that it has too many of.
+/// The error for a file over this limit, in bytes; `None` for an image with too many pixels.
 pub(in crate::mcp) fn too_large(
     services: &Services,
     id: &SessionId,
@@ -49,7 +50,7 @@ pub(in crate::mcp) fn too_large(
 /// The whole file. The caller has checked its size.
 ///
 /// # Errors
-/// If the file changes while it is read, is gone, or its sandbox has died.
+/// If the file changes while it is read, no longer exists, or its sandbox has died.
 pub(in crate::mcp) async fn whole(reader: &FileReader, id: &SessionId) -> Result<Bytes> {
     part(reader, id, 0, u64::MAX).await
 }
@@ -57,7 +58,7 @@ pub(in crate::mcp) async fn whole(reader: &FileReader, id: &SessionId) -> Result
 /// At most `length` bytes from `offset`, fewer at the end of the file.
 ///
 /// # Errors
-/// If the file changes while it is read, is gone, or its sandbox has died.
+/// If the file changes while it is read, no longer exists, or its sandbox has died.
 pub(in crate::mcp) async fn part(
     reader: &FileReader,
     id: &SessionId,

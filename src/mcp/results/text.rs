@@ -7,26 +7,26 @@ use protocol::limits::shown_len;
 
 use super::{budget::encoded_size, kind};
 
-/// Bytes of a page unless another length is asked for: what a model reads with ease, and what
-/// common clients show it in full.
+/// Bytes of a page unless another length is asked for: a model reads that much with ease, and common clients show it in
+/// full.
 pub(in crate::mcp) const PAGE: u64 = 30_000;
 
 /// Most bytes of a page.
 pub(in crate::mcp) const MAX_PAGE: u64 = 100_000;
 
-/// Largest offset: whole numbers beyond it are no longer exact where all numbers are floating.
+/// Largest offset: whole numbers beyond it are no longer exact in clients whose numbers are all floating.
 pub(in crate::mcp) const MAX_OFFSET: u64 = 1 << 53;
 
 /// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::mcp) struct Page {
     pub(in crate::mcp) content: Decoded,
-    /// Where the next page starts, if there is one.
+    /// Offset of the next page, if there is one.
     pub(in crate::mcp) next_offset: Option<u64>,
 }
 
-/// The page that these bytes make, of a text of `total` bytes: as much of it as fits into `budget` bytes
-/// of a message. A character of which only the first bytes are here is left to the next page.
+/// Makes a page of these bytes, of a text of `total` bytes: as much of it as fits into `budget` bytes of a message. A
+/// character that is incomplete at the end is left to the next page.
 pub(in crate::mcp) fn page(
     encoding: Encoding,
     mut bytes: &[u8],
@@ -48,9 +48,9 @@ pub(in crate::mcp) fn page(
     }
 }
 
-/// The start and the end of an output, with a line between that says how much of its `total` bytes was left
-/// out and, if it is kept, how to read it, so that all of it takes at most so many characters in JSON. What is in the
-/// `gap` is left out in any case. Nothing if that would not make it shorter.
+/// The start and the end of an output, with a line between that says how much of its `total` bytes was left out and, if
+/// it is kept, how to read it, so that all of it takes at most `most` characters in JSON. The text in the `gap` is
+/// always left out. `None` if the result would not be shorter.
 pub(in crate::mcp) fn without_middle(
     text: &str,
     gap: Option<&Range<usize>>,
@@ -64,13 +64,13 @@ pub(in crate::mcp) fn without_middle(
     let end = gap.map_or(text.len(), |gap| gap.start);
     let head = text[..end].char_indices().find(|(_, c)| !takes(*c, &mut of_head));
     let head = head.map_or(end, |(at, _)| at);
-    // What the head does not need.
+    // The room that the head does not need.
     left += of_head;
     let start = gap.map_or(head, |gap| gap.end);
     let tail = text[start..].char_indices().rev().find(|(_, c)| !takes(*c, &mut left));
     let tail = tail.map_or(start, |(at, c)| start + at + c.len_utf8());
     let omitted = total.saturating_sub((head + text.len() - tail) as u64);
-    // Where all of it was UTF-8 the offset is that of the output itself.
+    // If all of the head was UTF-8, the offset is that of the output itself.
     let offset = if text[..head].contains(char::REPLACEMENT_CHARACTER) { 0 } else { head };
     let how = if is_kept {
         format!("read_output from offset {offset}")
@@ -84,7 +84,7 @@ pub(in crate::mcp) fn without_middle(
 /// Most characters of the line that says what was left out.
 const MAX_MARKER: usize = 120;
 
-/// Takes a character, as it is in JSON, from what is left.
+/// Takes the length of a character in JSON from `left`; false if it is longer.
 fn takes(c: char, left: &mut usize) -> bool {
     let len = match c {
         '\0'..=' ' | '"' | '\\' => shown_len(&[c as u8]),
@@ -97,11 +97,12 @@ fn takes(c: char, left: &mut usize) -> bool {
     true
 }
 
-/// Whether a file is text: by its type, unless it starts as another file does; or where its type does not say, by how it
-/// starts.
+/// Whether a file is text: by its type, unless it starts as another kind of file; or, if its type does not say, by its
+/// start.
 pub(in crate::mcp) fn reads_as_text(mime: &str, start: &[u8]) -> bool {
     let kind = mime.split('/').next();
-    // Such a file may start as text does, a PDF for one, and clients would then be told two things at once.
+    // Such a file, for example a PDF, may start as text does, and clients would then get a type and a content that
+    // disagree.
     let is_other = matches!(kind, Some("image" | "audio" | "font")) || mime == "application/pdf";
     if is_textual(mime) { !kind::is_other_file(start) } else { !is_other && is_text(start) }
 }
@@ -176,7 +177,7 @@ mod tests {
         let shorter = without_middle(&text, None, 300, 800, false).expect("shorter");
         assert!(!shorter.contains("read_output") && shorter.contains("print what is needed of it"));
         assert_eq!(without_middle("short", None, 1000, 5, true), None);
-        // Where something was left out before, it is one cut, and all of it is counted.
+        // If something was left out before, there is one cut, which counts all of it.
         let cut =
             format!("{}\n[... 9000 bytes left out ...]\n{}", "a".repeat(100), "b".repeat(300));
         let gap = 100..cut.len() - 300;

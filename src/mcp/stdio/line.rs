@@ -1,4 +1,4 @@
-//! One line of input, up to a limit, and what it is once it has come to its end. Pure.
+//! One line of input, up to a limit, and its meaning once it is complete. Pure.
 
 use bytes::{Buf, Bytes, BytesMut};
 use rmcp::{
@@ -19,29 +19,29 @@ use crate::{
     },
 };
 
-/// Bytes from which on room for the longest line is made at once: growing by doubling would hold a long
+/// Length in bytes above which room for the longest line is reserved at once: growing by doubling would hold a long
 /// line twice. Memory that nothing is written to costs nothing.
 const GROWS_TO: usize = 1 << 20;
 
-/// A request's id stands near the start or the end of its line: JSON objects are written in the
+/// Bytes at the start and at the end of a line in which a request's id is searched: JSON objects are written in the
 /// order of a handful of short fields around one long one.
 const EDGE_BYTES: usize = 512;
 
 /// The current line, up to its newline.
 pub(super) enum Line {
-    /// All of it.
+    /// The whole line.
     Whole(BytesMut),
-    /// It is longer than any valid message; only its edges are kept.
+    /// A line that is longer than any valid message; only its edges are stored.
     TooLong { start: Bytes, end: BytesMut },
 }
 
-/// What a line is.
+/// The meaning of a line.
 pub(super) enum Received {
     /// A message for rmcp.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
-    /// Not to be passed on: its sender gets this answer instead of waiting for ever.
+    /// A message that is not passed on. Its sender gets this answer instead of waiting for ever.
     Answered(Box<TxJsonRpcMessage<RoleServer>>),
-    /// Nothing that anybody waits for an answer to.
+    /// A line that needs no answer.
     Ignored,
 }
 
@@ -49,8 +49,8 @@ pub(super) enum Received {
 enum Fault {
     TooLong,
     TooComplex,
-    /// It is not JSON. It need not be nonsense: half an emoji, where a model's text was cut, is written as
-    /// an escape that JSON has no character for.
+    /// It is not JSON. The message may still be sensible: if a model's text was cut within an emoji, its half is
+    /// written as an escape that stands for no character.
     Unreadable,
 }
 
@@ -83,7 +83,7 @@ impl Line {
         }
     }
 
-    /// What it is, now that its newline has come. Files may have at most `max_upload` bytes.
+    /// The meaning of the line, which is complete. Files may have at most `max_upload` bytes.
     pub(super) fn finish(self, max_upload: u64) -> Received {
         let line = match self {
             Self::TooLong { start, end } => {
@@ -128,7 +128,7 @@ enum Decoded {
     Unreadable,
 }
 
-/// What rmcp makes of a line.
+/// Parses a line as rmcp does.
 fn decode(line: &[u8]) -> Decoded {
     let mut codec = JsonRpcMessageCodec::<RxJsonRpcMessage<RoleServer>>::default();
     match codec.decode(&mut BytesMut::from(line)) {
@@ -145,8 +145,8 @@ fn is_json(line: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(text).is_ok()
 }
 
-/// The answer to the request that has these edges. Without an id it is taken for a notification, which has none,
-/// unless it cannot be read: then the answer has no id.
+/// The answer to the request whose line has these edges. A line without an id counts as a notification, which has no
+/// answer; if the line cannot be read, it gets an answer without an id.
 fn answered(fault: Fault, edges: [&[u8]; 2], max_upload: u64) -> Received {
     let id = edges.into_iter().find_map(|edge| id_in(&String::from_utf8_lossy(edge)));
     let error = match (fault, &id) {

@@ -24,11 +24,11 @@ pub(super) struct Arguments {
     execution_id: String,
 }
 
-/// Longest name of a run that is written back or logged. Ours are shorter.
+/// Longest name of a run that is returned, in characters. Real ones are shorter.
 const MAX_ID_CHARS: usize = 64;
 
-/// The name of a run as a caller sees it again: what none can be called is quoted and cut, as names are that
-/// somebody else chose.
+/// The name of a run as it is returned to the caller: an invalid name is quoted and cut, like all names that somebody
+/// else chose.
 fn shown(id: &str) -> String {
     let may_be = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if id.len() <= MAX_ID_CHARS && id.chars().all(may_be) {

@@ -23,7 +23,7 @@ use crate::{
 /// Bytes of a megabyte, as the settings write them.
 const MB: u64 = 1_000_000;
 
-/// Shortest time to live that is offered, in seconds, where the settings' own is not shorter.
+/// Shortest time to live that can be chosen, in seconds, unless that of the settings is shorter.
 const MIN_TTL_S: u64 = 60;
 
 pub(super) struct CreateSession;
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     session_id: Option<String>,
 }
 
-/// What may be asked for: whole megabytes, and whole seconds.
+/// The bounds of a session's limits, in whole megabytes and whole seconds.
 struct Bounds {
     memory_mb: (u64, u64),
     ttl_s: (u64, u64),
@@ -103,7 +103,7 @@ impl Tool for CreateSession {
         };
         let created = sessions.create(id, own).await?;
         log.session = Some(created.id.clone());
-        // Nobody hears of a call that was cancelled, so nobody would know the name that was made here.
+        // A cancelled call has no answer that would tell the caller the name that was made here.
         call.or_close(!is_named, &created.id, Ok(())).await?;
         Ok(success(json!({
             "session_id": created.id.as_str(),
@@ -137,7 +137,7 @@ fn input(facts: &Facts) -> Value {
     )
 }
 
-/// As in other results: in UTC, to the second.
+/// A time as in other results: in UTC, to the second.
 pub(super) fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

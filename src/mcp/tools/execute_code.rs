@@ -30,13 +30,13 @@ use crate::{
     sessions::{Program, Which},
 };
 
-/// Seconds that a cell has if its caller does not say.
+/// Timeout of a cell in seconds, if its caller names none.
 const DEFAULT_TIMEOUT_S: u64 = 30;
 
 /// The field that says that an output was truncated.
 const TRUNCATED: &str = "truncated";
 
-/// Most seconds that a cell may have, whatever the settings allow.
+/// Longest timeout of a cell in seconds, whatever the settings allow.
 const MAX_TIMEOUT_S: u64 = 300;
 
 pub(super) struct ExecuteCode;
@@ -55,7 +55,7 @@ pub(super) struct Arguments {
 impl Tool for ExecuteCode {
     const NAME: &'static str = "execute_code";
     const TOOLSET: Toolset = Toolset::Code;
-    // Code of which every byte is escaped is long.
+    // Code in which every byte is escaped is a long text.
     const READS_LONG_TEXT: bool = true;
     const ALIASES: &'static [(&'static str, &'static str)] = &[
         ("source", "code"),
@@ -111,7 +111,7 @@ impl Tool for ExecuteCode {
             Shown { field: "stdout", output: &report.stdout, mark: TRUNCATED, is_kept: true },
             Shown { field: "stderr", output: &report.stderr, mark: TRUNCATED, is_kept: true },
         ];
-        // Nothing is kept of a result: its own text says what is missing.
+        // A result is not kept for `read_output`: its own text says what is missing.
         texts.extend(of_cell.result.as_ref().map(|output| Shown {
             field: "result",
             output,
@@ -122,13 +122,13 @@ impl Tool for ExecuteCode {
     }
 }
 
-/// Seconds that a cell has if its caller does not say, and most that it can have.
+/// Timeout of a cell if its caller names none, and the longest possible one, in seconds.
 fn timeouts(config: &Config) -> (u64, u64) {
     let most = config.exec_timeout.as_secs().min(MAX_TIMEOUT_S);
     (DEFAULT_TIMEOUT_S.min(most), most)
 }
 
-/// What a model is told about cells.
+/// The description of the tool for models.
 fn description(facts: &Facts) -> String {
     let config = facts.config;
     let charts = if config.inline_images > 0 { ", and you see them" } else { "" };

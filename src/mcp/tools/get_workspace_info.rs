@@ -26,10 +26,10 @@ use crate::{
     sessions::{Inspect, Inspected, List, Listing},
 };
 
-/// Runs that are told.
+/// Most runs in a result.
 const MAX_RUNS: usize = 20;
 
-/// Most variables that are told: the newest.
+/// Most variables in a result: the newest.
 const MAX_VARIABLES: usize = 100;
 
 pub(super) struct GetWorkspaceInfo;
@@ -82,7 +82,7 @@ impl Tool for GetWorkspaceInfo {
             return Ok(success(nothing).into());
         };
         let gone = || sessions.gone(&opened.id);
-        // One that is kept on disk is not there until something is asked of it.
+        // A session that is kept on disk is not registered before its first operation.
         let there = sessions.look(&opened.id);
         let is_running = there.is_some_and(|there| there.history.running().is_some());
         let inspected = if is_running {
@@ -115,7 +115,8 @@ impl Tool for GetWorkspaceInfo {
     }
 }
 
-/// Adds what the interpreter holds. Of what is said of variables anything may be untrue, and any text.
+/// Adds the contents of the interpreter. They are not trusted: the names and types of variables may be untrue, and any
+/// text.
 fn add_contents(result: &mut Value, inspected: Inspected) {
     let Inspected { interpreter, contents, .. } = inspected;
     let InspectDone { count, can_undo, memory_bytes, .. } = interpreter;
@@ -139,7 +140,7 @@ fn add_contents(result: &mut Value, inspected: Inspected) {
     }
 }
 
-/// A text that may be anything, without what moves a cursor.
+/// A text that may be anything, without control characters.
 fn clean(text: &str) -> String {
     without_controls(text.chars())
 }

@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     session_id: Option<String>,
 }
 
-/// Modules whose package has another name, and which models and people ask for by the module's.
+/// Modules whose package has another name, and that models and people ask for by the name of the module.
 const MODULES: &[(&str, &str)] = &[
     ("attr", "attrs"),
     ("bs4", "beautifulsoup4"),
@@ -164,7 +164,7 @@ fn no_packages(language: Language) -> Error {
     Error::UnsupportedLanguage(why)
 }
 
-/// What is asked for, by its package's name.
+/// The requirement that is asked for, by the name of its package.
 fn requirement(ecosystem: Ecosystem, package: &str, version: Option<&str>) -> Result<Requirement> {
     let is_none = |text: &str| {
         let text = text.to_owned();
@@ -180,7 +180,7 @@ fn requirement(ecosystem: Ecosystem, package: &str, version: Option<&str>) -> Re
     }
 }
 
-/// What is done unless the caller cancels it: then nothing of it goes on.
+/// Waits for `done` unless the caller cancels the call: `done` is then dropped.
 async fn cancellable<T>(call: &Call, done: impl Future<Output = T>) -> Result<T> {
     call.context.ct.run_until_cancelled(done).await.ok_or_else(|| {
         Error::InvalidArgument("The call was cancelled, and nothing was installed.".into())

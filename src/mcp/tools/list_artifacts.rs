@@ -20,11 +20,11 @@ use crate::{
     },
 };
 
-/// Files of one page.
+/// Most files of one page.
 const PAGE: usize = 50;
 
-/// Most files that each come with a URL of their own. Of more, one URL is told for all: it is most of
-/// what a file costs.
+/// Most files that each have a URL of their own. If there are more, one template of URLs stands for all, as a URL is
+/// most of what a file costs.
 const MAX_WITH_URLS: usize = 5;
 
 /// Characters that a page needs besides its files.
@@ -116,7 +116,7 @@ impl Tool for ListArtifacts {
         for artifact in listing.artifacts[start..].iter().take(PAGE) {
             let rendered = listing::entry(own_links, artifact);
             size += chars(&rendered);
-            // At least one, or nobody would ever come to the next.
+            // At least one file, as otherwise no client would get to the next page.
             if size > MAX_CHARS && !artifacts.is_empty() {
                 break;
             }
@@ -135,7 +135,7 @@ impl Tool for ListArtifacts {
             if own_links.is_none() {
                 result["download_url_template"] = urls.download_any(session).into();
             }
-            // Once is enough.
+            // The first page is enough.
             if start == 0 {
                 result["download_all_url"] = urls.download_all(session).into();
                 result["page_url"] = urls.page(session).into();

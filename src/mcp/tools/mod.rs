@@ -1,5 +1,5 @@
-//! The tools there are: one file each, and one list that dispatch, listing, toolsets and the labels of
-//! metrics are made from.
+//! The built-in tools: one file each, and one list from which dispatch, listing, toolsets and the labels of metrics are
+//! made.
 //!
 //! A tool that needs nothing new of a session is one file here, with its `mod` line and its line in
 //! [`TOOLS`]; a file without them fails the tests, and a tool without its line does not compile without
@@ -54,29 +54,29 @@ const TOOLS: &[&dyn AnyTool] = &[
 #[derive(Clone)]
 pub(super) struct Tools {
     built_in: Arc<[Arc<Offered>]>,
-    /// They may change at any time.
+    /// The operator's own tools, which may change at any time.
     own: Option<OwnTools>,
 }
 
 impl Tools {
-    /// Those of some toolsets. Of the facts, those count that what they take depends on.
+    /// The tools of some toolsets, with the arguments that they have by these facts.
     pub(super) fn new(toolsets: Toolsets, facts: &Facts, own: Option<OwnTools>) -> Self {
         let chosen = TOOLS.iter().copied().filter(|tool| toolsets.has(tool.toolset()));
         let built_in = chosen.map(|tool| Arc::new(Offered::built_in(tool, facts))).collect();
         Self { built_in, own: own.filter(|_| toolsets.has(Toolset::Own)) }
     }
 
-    /// The names of the server's own tools, which no other may have.
+    /// The names of the built-in tools, which no other tool may have.
     pub(super) fn reserved() -> Vec<&'static str> {
         TOOLS.iter().map(|tool| tool.name()).collect()
     }
 
-    /// Those of the operator's own, if there may be any.
+    /// The operator's own tools, if they are enabled.
     pub(super) fn own(&self) -> Option<&OwnTools> {
         self.own.as_ref()
     }
 
-    /// What a client is told about those that it is offered.
+    /// The tools that a client is offered, as they are listed.
     pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
         let built_in = self.of(facts.toolsets).filter(|offered| offered.tool().is_listed(facts));
         let built_in = built_in.map(|offered| offered.tool().listed(facts));
@@ -92,7 +92,7 @@ impl Tools {
         })
     }
 
-    /// The names of those in these sets.
+    /// The names of the tools in these sets.
     pub(super) fn names(&self, toolsets: Toolsets) -> Vec<String> {
         let built_in = self.of(toolsets).map(|offered| offered.tool().name().to_owned());
         built_in.chain(self.own_of(toolsets).map(|own| own.name().to_owned())).collect()
@@ -116,7 +116,7 @@ impl std::fmt::Debug for Tools {
     }
 }
 
-/// What every client gets to read before the first call: what the list of tools does not say.
+/// The instructions that every client reads before the first call: facts that the list of tools does not contain.
 pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
     if toolsets.is_only(Toolset::Own) {
         return "Each call runs a program anew in a sandbox without a network. Results are JSON, with the \

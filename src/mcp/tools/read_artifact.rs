@@ -195,10 +195,10 @@ impl File<'_> {
         self.reader.stamp().size
     }
 
-    /// As an image to look at, if that is what its content is.
+    /// The file as an image to look at; `None` if it is no image.
     async fn image(&self) -> Result<Option<CallToolResult>> {
         let services = &self.call.services;
-        // It is scaled down to fit, but only up to the limit of the settings.
+        // An image is scaled down to fit, but its file must be within the limit of the settings.
         read::check_size(services, self.id, &self.reader, u64::MAX)?;
         let content = read::whole(&self.reader, self.id).await?;
         let shown = match images::fit(&services.images, content, budget::IMAGE).await {
@@ -256,7 +256,7 @@ impl File<'_> {
         Ok(success(result))
     }
 
-    /// What it is, for a file of which nothing can be shown.
+    /// The kind of a file that cannot be shown.
     async fn kind(self, start: &[u8]) -> Result<CallToolResult> {
         let end = self.bytes(self.size().saturating_sub(kind::END), kind::END).await?;
         let world = self.call.services.sessions.template().await.world;

@@ -80,7 +80,7 @@ impl Tool for ResetWorkspace {
         let language =
             Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
         let undo = match whole("undo", undo, 0..=u64::from(MAX_UNDO))? {
-            // To begin anew instead would be more than was asked for.
+            // A reset instead would do more than was asked for.
             Some(0) => {
                 let why = "undo is the number of cells to take back, 1 at least. Leave it out to begin anew.";
                 return Err(Error::InvalidArgument(why.into()));

@@ -43,7 +43,7 @@ pub(super) struct Arguments {
 impl Tool for RunPython {
     const NAME: &'static str = "run_python";
     const TOOLSET: Toolset = Toolset::Run;
-    // Code of which every byte is escaped is long.
+    // Code in which every byte is escaped is a long text.
     const READS_LONG_TEXT: bool = true;
     const ALIASES: &'static [(&'static str, &'static str)] =
         &[("script", "code"), ("timeout", "timeout_s")];
@@ -102,7 +102,7 @@ impl Tool for RunPython {
     }
 }
 
-/// What a model is told about running programs.
+/// The description of the tool for models.
 fn description(facts: &Facts) -> String {
     let config = facts.config;
     let charts = match config.inline_images {
@@ -141,9 +141,9 @@ pub(super) fn python(template: &Template) -> String {
     version.map_or_else(|| "Python".into(), |version| format!("Python {version}"))
 }
 
-/// What clients that give up early have to be told; nothing else can be done for them.
+/// Advice for clients that give up early; nothing else can be done for them.
 pub(super) fn client_timeout(config: &Config) -> String {
-    // The usual limit of those that have one.
+    // The usual timeout of clients that have one.
     const USUAL_TIMEOUT_S: u64 = 60;
     if config.exec_timeout.as_secs() <= USUAL_TIMEOUT_S {
         return String::new();
@@ -228,7 +228,7 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
     })
 }
 
-/// What there is instead of pip.
+/// States that there is no pip, and what replaces it.
 pub(super) fn no_pip(facts: &Facts) -> &'static str {
     if facts.packages.contains(&Ecosystem::PyPi) {
         "no pip (install_package instead)"
@@ -237,7 +237,7 @@ pub(super) fn no_pip(facts: &Facts) -> &'static str {
     }
 }
 
-/// What there is not, besides a network, where there is an interpreter alone.
+/// Names features, besides a network, that a sandbox with an interpreter alone lacks.
 pub(super) fn lacking(template: &Template) -> &'static str {
     match template.world {
         World::System => "",
@@ -245,7 +245,7 @@ pub(super) fn lacking(template: &Template) -> &'static str {
     }
 }
 
-/// What programs can import beside the standard library.
+/// The libraries that programs can import beside the standard library.
 pub(super) fn libraries(template: &Template) -> String {
     let names = template.libraries("python");
     if names.is_empty() { "the standard library".into() } else { names.join(", ") }

@@ -1,7 +1,7 @@
-//! Pieces of the tools' schemas. Written out rather than derived: texts and bounds depend on the
-//! settings, and several clients understand only the plainest of JSON Schema (no `$ref`, no bare `true`,
-//! no `oneOf`). Input schemas are what calls are checked against; clients are shown less of them
-//! ([`shown`](crate::mcp::arguments::shown)), so that bounds and defaults here cost a model nothing.
+//! Parts of the tools' schemas. They are written out rather than derived: texts and bounds depend on the settings, and
+//! several clients understand only the plainest of JSON Schema (no `$ref`, no bare `true`, no `oneOf`). Calls are
+//! checked against input schemas; clients see less of them ([`shown`](crate::mcp::arguments::shown)), so that bounds
+//! and defaults here cost a model nothing.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(in crate::mcp) fn object(properties: Value, required: &[&str]) -> Value {
     })
 }
 
-/// A file in a result, with more fields than all files have.
+/// A file in a result, with these fields besides those of all files.
 pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
     let mut properties = json!({
         "path": { "type": "string", "description": "Absolute." },
@@ -37,17 +37,17 @@ pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
     object(properties, &[&basic, required].concat())
 }
 
-/// A text that a call gives, and what to know of it.
+/// A text, with its description.
 pub(super) fn string(description: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-/// A switch.
+/// A boolean, with its description.
 pub(super) fn boolean(description: &str) -> Value {
     json!({ "type": "boolean", "description": description })
 }
 
-/// The session that a call has to name. Where it comes from is said once, at run_python.
+/// The session that a call has to name. Only run_python describes where it comes from.
 pub(super) fn required_session() -> Value {
     json!({ "type": "string" })
 }
@@ -64,7 +64,7 @@ pub(super) fn new_session() -> Value {
     })
 }
 
-/// What a caller could not see otherwise.
+/// The notes of a result: facts that a caller could not see otherwise.
 pub(in crate::mcp) fn notes() -> Value {
     json!({
         "type": "array",
@@ -77,7 +77,7 @@ pub(super) fn next_offset() -> Value {
     json!({ "type": "integer", "minimum": 0, "description": "Where to continue; absent at the end." })
 }
 
-/// Which of the languages that there are, Python if none is named.
+/// The language of a call: one of those that there are; Python if none is named.
 pub(super) fn language(template: &Template) -> Value {
     let names: Vec<_> = Language::of(template).map(Language::name).collect();
     let mut argument = json!({ "type": "string" });
@@ -85,12 +85,12 @@ pub(super) fn language(template: &Template) -> Value {
     argument
 }
 
-/// The session whose workspace it is; without one, that of the client.
+/// The session whose workspace a call means; without one, that of the client.
 pub(super) fn optional_session() -> Value {
     json!({ "type": "string" })
 }
 
-/// What a client is told that has no workspace yet.
+/// The field that tells a client that it has no workspace yet.
 pub(super) fn no_workspace() -> Value {
     json!({ "type": "null", "description": "Null if there is no workspace yet; otherwise absent." })
 }

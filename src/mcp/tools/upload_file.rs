@@ -47,7 +47,7 @@ impl Tool for UploadFile {
     type Arguments = Arguments;
 
     fn imply(arguments: &mut JsonObject) {
-        // A file that lies somewhere has a name already.
+        // A file of the host has a name already.
         let own = arguments.get("local_path").and_then(|path| own_name(path.as_str()?));
         if let Some(name) = own.map(str::to_owned) {
             arguments.entry("filename").or_insert(name.into());
@@ -163,12 +163,12 @@ fn input(facts: &Facts) -> Value {
     object(properties, if facts.local_files { &[] } else { &["filename"] })
 }
 
-/// What a file is called where it lies.
+/// The name of a file on the host.
 fn own_name(local_path: &str) -> Option<&str> {
     Path::new(local_path).file_name()?.to_str()
 }
 
-/// What a file is to be called.
+/// Reads the path that a file is to have in the data area.
 fn named(filename: &str) -> Result<DataPath> {
     DataPath::anywhere(filename).map_err(|why| {
         Error::InvalidFilename(match why {
@@ -183,7 +183,7 @@ fn named(filename: &str) -> Result<DataPath> {
     })
 }
 
-/// Where a file is to be.
+/// The place of a file that is to be written.
 struct Target {
     /// The session that the call names.
     given: Option<SessionId>,
@@ -220,7 +220,7 @@ impl Target {
         Ok(success(result).into())
     }
 
-    /// A URL for whoever has the file: a person, curl, a workflow.
+    /// Returns a URL with which a person, curl or a workflow that has the file uploads it.
     async fn upload_url(self, call: &Call, log: &mut Log) -> Result<CallToolResponse> {
         let Self { given, path, existing } = self;
         let services = &call.services;

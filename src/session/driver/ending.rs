@@ -1,5 +1,5 @@
-//! How a session ends: the run in progress is stopped, everybody is answered, and the sandbox is gone
-//! before its permit is free.
+//! How a session ends: the run in progress is stopped, every caller is answered, and the sandbox is removed before its
+//! permit is free.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::error::Error;
 
-/// Longest that a run which is to be killed may hold up the end of its session.
+/// Longest time that a run which is being killed may delay the end of its session.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Longest that a sandbox may take to write what it is to disk.
+/// Longest time that a sandbox may take to save itself on disk.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the loop ends.
@@ -30,7 +30,7 @@ pub(super) enum Ending {
     Closed(Option<Reply<()>>),
     Died,
     Expired,
-    /// Its permit goes to whoever waits for it.
+    /// Its permit goes to the caller that waits for it.
     Evicted(Reply<Option<OwnedSemaphorePermit>>),
     Shutdown,
 }
@@ -53,7 +53,7 @@ impl Driver {
             }
             Ending::Shutdown => EndReason::Shutdown,
         };
-        // Before anybody hears that the session is gone, so that its name is free at once.
+        // Both before any caller learns of the end: its name is free at once, and calls for it wait for the save.
         let saved = archiving::announce(&self.setup, reason);
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
@@ -67,7 +67,7 @@ impl Driver {
             Some(announced) => self.save(announced).await,
             None => None,
         };
-        // What else is under way is cut off with the link.
+        // Closing the link ends all other work in progress.
         self.link.close();
         while let Some(finished) = self.work.next().await {
             self.finish(finished);
@@ -98,7 +98,7 @@ impl Driver {
             } else {
                 saved.forget(&self.setup).await
             };
-            // Until nothing is kept of it elsewhere, either.
+            // Dropped only after the backend's saved state was removed as well.
             saving = Some(saved);
         }
         if is_left {
@@ -112,20 +112,20 @@ impl Driver {
         if let Some(evictor) = evictor {
             let _ = evictor.send(Ok(self.setup.lease.take_permit()));
         }
-        // Whoever closes a session to open another finds its permit free.
+        // A caller that closes a session to open another finds the permit free.
         drop(self.setup.lease);
         for reply in closers {
             let _ = reply.send(Ok(()));
         }
     }
 
-    /// The next server can go on with it.
+    /// Whether the next server can take over the session.
     fn outlives_server(&self) -> bool {
         let hold = self.setup.hold.as_ref();
         self.is_remembered && !self.asleep && hold.is_some_and(|hold| hold.outlives_server)
     }
 
-    /// Saves what comes over the link, from a sandbox that is woken for it.
+    /// Saves what comes over the link. If the session has no sandbox, one is started for that.
     async fn save(&mut self, announced: archiving::Announced) -> Option<archiving::Ending> {
         if self.asleep
             && let Ok((sandbox, link, owner)) = sandbox::start_to_save(&self.setup).await
@@ -140,7 +140,7 @@ impl Driver {
         archiving::save(&self.setup, announced, link, (languages, self.had_state)).await
     }
 
-    /// Kills a run in progress, and answers it with what it has printed.
+    /// Kills the run in progress, and answers it with the output so far.
     async fn stop_run(&mut self) {
         self.stop.cancel();
         let stopped = async {

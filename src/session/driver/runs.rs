@@ -1,4 +1,4 @@
-//! How a run begins, and what is made of its end.
+//! How a run begins, and how its end is processed.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ use crate::{
 
 impl Driver {
     pub(super) fn begin_run(&mut self, mut program: Program, reply: Reply<RunReport>) {
-        // For some milliseconds, of which nobody need know.
+        // The pictures of the last run are still being read, which takes milliseconds: this run starts after that.
         if self.drawn_by.is_some() && self.next_run.is_none() {
             self.next_run = Some((program, reply));
             return;
@@ -36,7 +36,7 @@ impl Driver {
         match self.state.begin_run(Instant::now()) {
             Ok(()) => {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
-                // The caller's own would be cancelled with it otherwise, and with that its answer.
+                // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
                 program.cancel = program.cancel.child_token();
                 self.cancelled = program.cancel.clone();
                 self.run_id = Some(run_id.clone());
@@ -121,7 +121,7 @@ impl Driver {
         self.begin_next_run();
     }
 
-    /// Has what the last run has drawn kept. The next one may change it now.
+    /// Records the pictures of the last run. The next run may change the files now.
     pub(super) fn keep_pictures(&mut self, pictures: &[Picture]) {
         if let Some(run_id) = &self.drawn_by.take() {
             self.setup.observers.notify(&SessionEvent::Drawn { run_id, pictures });
@@ -137,15 +137,15 @@ impl Driver {
         }
     }
 
-    /// What a caller believes of the interpreter that a cell of this language meets.
+    /// A caller's assumptions about the interpreter in which a cell of this language will run.
     fn before(&self, language: RuntimeName) -> Before {
         let has_variables = self.remembering.contains(&language);
         let is_at_risk = self.at_risk.contains(&language);
         Before { language, has_variables, is_at_risk }
     }
 
-    /// Takes note of whether there are variables after a cell. Without a cell that has lasted there are
-    /// none, and nothing can be missed.
+    /// Records whether there are variables after a cell. Without a cell that lasted there are none, so none can be
+    /// lost.
     fn remember(&mut self, language: &RuntimeName, cell: &CellReply) {
         if cell.state == CellState::Lost || cell.count == 0 {
             self.remembering.remove(language);

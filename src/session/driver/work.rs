@@ -1,4 +1,4 @@
-//! What is under way beside the loop, as it is when it is done.
+//! Results of the work in progress beside the loop.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use super::super::{
 };
 use crate::link::{Link, LinkError};
 
-/// Work that is done, with what is needed to answer.
+/// Finished work, with everything that its answer needs.
 pub(super) enum Finished {
     Run(Box<FinishedRun>),
-    /// What a run has drawn, as it was when that ended.
+    /// The pictures of a run, as they were when it ended.
     Drawn(Vec<Picture>),
-    /// A run that the server before this one has begun, and whose result is nobody's.
+    /// The end of a run that the previous server has begun. No caller waits for its result.
     Leftover,
     Operated(Operated),
-    /// The state of this number, for viewers.
+    /// The view of the state with this number.
     Seen(Result<View, LinkError>, u64),
-    /// What counts as nobody's activity.
+    /// Work that does not count as activity.
     Upkeep(Upkeep),
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Upkeep {
     Done,
 }
 
-/// Waits until runs start warm, or it is known that they will not.
+/// Waits until runs start warm, or will not.
 pub(super) async fn warmed(link: Link) -> Upkeep {
     let begun = Instant::now();
     match link.warm().await {
-        // Neither is there anything to say of one that hibernates already.
+        // There is nothing to report if it hibernates already.
         Ok(done) if done.ready || !done.problems.is_empty() => {
             Upkeep::Warmed(done, begun.elapsed())
         }
@@ -53,7 +53,7 @@ pub(super) async fn warmed(link: Link) -> Upkeep {
 
 /// Gives up what makes runs start warm.
 pub(super) async fn hibernated(link: Link) -> Upkeep {
-    // A link that fails here ends, which is noticed as such.
+    // If the link fails, it ends, and the loop notices that.
     let _ = link.hibernate(false).await;
     Upkeep::Done
 }

@@ -1,8 +1,8 @@
-//! Whether a sandbox answers.
+//! Checks whether a sandbox answers.
 
 use super::{Done, Operation, OperationContext, OperationError};
 
-/// Asks the agent for a sign of life. It takes no turn: whoever asks will not wait for long.
+/// Pings the agent. Takes no turn, because its caller does not wait for long.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::session) struct Check;
 

@@ -1,4 +1,4 @@
-//! What a workspace holds, as its interpreter says between two runs.
+//! The contents of a workspace, as its interpreter reports them between two runs.
 
 use protocol::message::{Contents, FailureCode, InspectDone, RuntimeName};
 
@@ -8,33 +8,33 @@ use crate::{
     session::report::MAX_FIGURE,
 };
 
-/// Looks at the interpreter of a language.
+/// Inspects the interpreter of a language.
 #[derive(Debug, Clone)]
 pub struct Inspect {
-    /// Which language.
+    /// The language.
     pub language: RuntimeName,
 }
 
-/// What an interpreter holds. All that is said of variables may be anything within its limits.
+/// The contents of an interpreter. The texts about variables may be anything within its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
-    /// Whether there is an interpreter, its cells, its memory.
+    /// Whether there is an interpreter, the number of its cells, and its memory.
     pub interpreter: InspectDone,
     /// Its variables and modules.
     pub contents: Contents,
-    /// It has nothing of what its caller believes to be there.
+    /// It has none of the variables that its caller expects.
     pub is_forgotten: bool,
 }
 
 impl Inspected {
-    /// One without an interpreter, or whose interpreter keeps nothing.
+    /// The result without an interpreter, or with one that keeps no variables.
     pub(super) fn empty() -> Self {
         let interpreter = InspectDone { live: false, count: 0, can_undo: 0, memory_bytes: None };
         Self { interpreter, contents: Contents::default(), is_forgotten: false }
     }
 }
 
-/// Asks the agent; nothing while a run is in progress. A caller may remember variables of this language.
+/// Asks the agent; `None` while a run is in progress. `is_remembered`: a caller may expect variables of this language.
 pub(in crate::session) async fn inspect(
     link: &Link,
     language: RuntimeName,
@@ -45,20 +45,20 @@ pub(in crate::session) async fn inspect(
             let memory_bytes = interpreter.memory_bytes.map(|bytes| bytes.min(MAX_FIGURE));
             let count = interpreter.count.min(MAX_FIGURE);
             let interpreter = InspectDone { count, memory_bytes, ..interpreter };
-            // Without memory there is no process, whatever its cells were.
+            // Without memory there is no process, whatever the number of its cells.
             let is_there = interpreter.live && count > 0 && memory_bytes.is_some();
             let is_forgotten = is_remembered && !is_there;
             Ok(Some(Inspected { interpreter, contents, is_forgotten }))
         }
         Err(error) if error.code() == Some(FailureCode::Busy) => Ok(None),
-        // It is there and keeps no variables, as a shell does.
+        // The language exists and keeps no variables, like a shell.
         Err(error) if error.code() == Some(FailureCode::NoRuntime) => Ok(Some(Inspected::empty())),
         Err(error) => Err(error),
     }
 }
 
 impl Operation for Inspect {
-    /// Nothing while a run is in progress.
+    /// `None` while a run is in progress.
     type Output = Option<Inspected>;
 
     async fn perform(

@@ -1,4 +1,4 @@
-//! Installing packages: their files, in pieces, to where interpreters look for them.
+//! Installs packages: writes their files, in pieces, to where interpreters look for them.
 
 use bytes::{Bytes, BytesMut};
 use model::{
@@ -20,16 +20,16 @@ use crate::{
 /// Bytes of names in one message.
 const MAX_NAMES: usize = 32 << 10;
 
-/// Bytes that a piece takes of a message besides its name.
+/// Bytes that a piece adds to a message besides its name.
 const PIECE_BYTES: usize = 100;
 
-/// Writes the files of packages. What was written before a failure stays: a package for Python is known as such by what
-/// is written last, one for JavaScript is found all the same, and the caller is told not to use it.
+/// Writes the files of packages. Files that were written before a failure stay: a Python package is recognized by the
+/// files that are written last; a JavaScript package is found anyway, and the caller is told not to use it.
 #[derive(Debug)]
 pub struct Install {
-    /// One after another.
+    /// The packages, written one after another.
     pub(crate) packages: Vec<CachedPackage>,
-    /// Bytes that packages may have.
+    /// Bytes that the packages of a session may have.
     pub(crate) most: u64,
 }
 
@@ -73,7 +73,7 @@ impl Operation for Install {
     }
 }
 
-/// Pieces that travel together.
+/// Pieces that are sent in one message.
 struct Batch<'a> {
     link: &'a Link,
     number: u32,

@@ -1,4 +1,4 @@
-//! The files of a session, as its sandbox says now.
+//! The files of a session, as its sandbox lists them now.
 
 use model::Artifact;
 use protocol::message::FileEntry;
@@ -6,7 +6,7 @@ use protocol::message::FileEntry;
 use super::{Done, Operation, OperationContext, OperationError};
 use crate::link::{Link, LinkError};
 
-/// What a listing is about, where it fails.
+/// The subject of a listing in error messages.
 pub(in crate::session) const LISTING: &str = "the data area";
 
 /// Lists all files.
@@ -16,9 +16,9 @@ pub struct List;
 /// The files of a session.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
-    /// By path.
+    /// The files, by path.
     pub artifacts: Vec<Artifact>,
-    /// There are more than are listed.
+    /// There are more files than are listed.
     pub more: bool,
 }
 
@@ -28,7 +28,7 @@ impl Listing {
         Self { artifacts: artifacts.collect(), more }
     }
 
-    /// Memory that it takes, in bytes.
+    /// Memory that it uses, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let paths = self.artifacts.iter().map(|file| file.path.as_str().len());
         paths.sum::<usize>() + self.artifacts.len() * size_of::<Artifact>()

@@ -1,5 +1,5 @@
-//! What can be done with a session beside runs: each operation is a value, and a file of its own that
-//! holds what it asks of the agent, what its failures mean to a caller, and what changes with it.
+//! Operations on a session beside runs. Each is a value, and a file of its own with its request to the agent, the
+//! meaning of its failures for a caller, and its effect on the session.
 //!
 //! ```text
 //!   perform(operation) --> Command::Operate --> begin(context) --> Operated { effect, answer }
@@ -50,36 +50,36 @@ use crate::{
     link::{Link, LinkError},
 };
 
-/// Operations of one session that make a call at the same time; more wait their turn.
+/// Operations of one session that may make a call at the same time; others wait for their turn.
 const MAX_CALLS: usize = 8;
 
-/// Uploads of one session that the agent holds open at once; more wait their turn. Half of what it
-/// bears, so that none is ever refused.
+/// Uploads of one session that the agent keeps open at the same time; others wait for their turn. Half of the agent's
+/// limit, so that it never refuses one.
 const MAX_OPEN_UPLOADS: usize = 16;
 
-/// Something done over the link beside runs. It takes a turn for its calls, and counts as activity.
+/// An operation over the link beside runs. It takes a turn for its calls, and counts as activity.
 pub trait Operation: fmt::Debug + Send + 'static {
-    /// What the caller gets.
+    /// The result for the caller.
     type Output: fmt::Debug + Send + 'static;
 
-    /// Does it.
+    /// Performs the operation.
     ///
     /// # Errors
-    /// The caller is at fault or the link failed; [`OperationError`] says which.
+    /// If the caller is at fault or the link fails; [`OperationError`] says which.
     fn perform(
         self,
         context: OperationContext,
     ) -> impl Future<Output = std::result::Result<Done<Self::Output>, OperationError>> + Send;
 }
 
-/// What an operation works with.
+/// The parts of a session that an operation uses.
 #[derive(Clone)]
 pub struct OperationContext {
     pub(super) link: Link,
     pub(super) turns: Turns,
-    /// Languages whose variables a caller may believe to be there.
+    /// Languages whose variables a caller may expect.
     pub(super) remembering: HashSet<RuntimeName>,
-    /// Holds the session in use for as long as an operation's result needs it.
+    /// Keeps the session in use for as long as an operation's result needs it.
     pub(super) usage: Usage,
     pub(super) truncated: TruncatedRuns,
     pub(super) reads: ReadObserver,
@@ -92,7 +92,7 @@ impl fmt::Debug for OperationContext {
     }
 }
 
-/// Who goes first, where many operations of a session meet. Clones share the turns.
+/// The order of concurrent operations of a session. Clones share the turns.
 #[derive(Debug, Clone)]
 pub(super) struct Turns {
     calls: Arc<Semaphore>,
@@ -107,23 +107,24 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// One for each call that is under way; `None` if there are no more turns, ever.
+    /// A turn for a call in progress; `None` if the semaphore is closed.
     pub(super) async fn call(&self) -> Option<OwnedSemaphorePermit> {
         self.calls.clone().acquire_owned().await.ok()
     }
 
-    /// One more for who has one already, if nobody waits for it: who waited with one in hand could wait for ever.
+    /// A further turn for an operation that has one already, if one is free. It does not wait: operations that each
+    /// have a turn could wait for each other forever.
     pub(super) fn another_call(&self) -> Option<OwnedSemaphorePermit> {
         self.calls.clone().try_acquire_owned().ok()
     }
 
-    /// One for each upload that the agent holds open.
+    /// A turn for an upload that the agent keeps open.
     pub(super) async fn upload(&self) -> Option<OwnedSemaphorePermit> {
         self.uploads.clone().acquire_owned().await.ok()
     }
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub struct Done<T> {
     pub(super) output: T,
@@ -131,19 +132,18 @@ pub struct Done<T> {
 }
 
 impl<T> Done<T> {
-    /// Nothing is different now.
+    /// The result of an operation without an effect.
     pub(super) fn unchanged(output: T) -> Self {
         Self { output, effect: Effect::None }
     }
 }
 
-/// Why an operation came to nothing.
+/// Why an operation failed.
 #[derive(Debug)]
 pub enum OperationError {
-    /// The caller is told this.
+    /// The error for the caller.
     Answer(Error),
-    /// A call failed in a way that means the same in every operation. The text names what the call was
-    /// about.
+    /// A call failed in a way that means the same in every operation. The text names the subject of the call.
     Link(LinkError, String),
 }
 
@@ -153,19 +153,19 @@ impl From<Error> for OperationError {
     }
 }
 
-/// An operation together with where its answer goes.
+/// An operation with the channel for its answer.
 pub(crate) trait ErasedOperation: fmt::Debug + Send {
-    /// Does it. The answer is sent by whoever has applied the effect.
+    /// Performs it. The driver sends the answer after it has applied the effect.
     fn begin(self: Box<Self>, context: OperationContext) -> BoxFuture<'static, Operated>;
 
     /// Answers with an error instead.
     fn refuse(self: Box<Self>, error: Error);
 }
 
-/// An operation that is over.
+/// A finished operation.
 pub(crate) struct Operated {
     pub(super) effect: Effect,
-    /// Answers whoever asked, if anybody still waits.
+    /// Sends the answer, if the caller still waits.
     pub(super) answer: Box<dyn FnOnce() + Send>,
 }
 
@@ -175,7 +175,7 @@ struct Pending<O: Operation> {
     reply: Reply<O::Output>,
 }
 
-/// An operation whose answer goes there.
+/// Combines an operation with the channel for its answer.
 pub(crate) fn erased<O: Operation>(
     operation: O,
     reply: Reply<O::Output>,
@@ -196,7 +196,7 @@ impl<O: Operation> ErasedOperation for Pending<O> {
                     (effect, Err(error))
                 }
             };
-            // A caller that no longer waits is no error.
+            // It is no error if the caller no longer waits.
             Operated { effect, answer: Box::new(move || drop(reply.send(answer))) }
         }
         .boxed()

@@ -1,4 +1,4 @@
-//! Opening a file for reading.
+//! Opens a file for reading.
 
 use model::{DataPath, text::nearest};
 use protocol::message::FailureCode;
@@ -13,13 +13,13 @@ use crate::{
     session::FileReader,
 };
 
-/// Names of files that are like the one that is not there.
+/// Names of similar files in the error for a missing file.
 const MAX_NEAREST: usize = 5;
 
 /// Opens a file of a session.
 #[derive(Debug, Clone)]
 pub struct Open {
-    /// Where it is.
+    /// Its path.
     pub path: DataPath,
 }
 
@@ -55,7 +55,7 @@ impl Operation for Open {
     }
 }
 
-/// Why there is no such file, and what there is.
+/// The error for a missing file, with similar names.
 async fn not_found(link: &Link, path: &DataPath) -> OperationError {
     match list(link).await {
         Ok(Listing { artifacts, .. }) => {

@@ -1,4 +1,4 @@
-//! Reading the rest of a truncated output.
+//! Reads the rest of a truncated output.
 
 use bytes::Bytes;
 use model::text::printable;
@@ -10,22 +10,22 @@ use crate::error::Error;
 /// Reads a piece of an output of a run.
 #[derive(Debug, Clone)]
 pub struct ReadOutput {
-    /// Names the run, in a caller's words.
+    /// The id of the run, as the caller wrote it.
     pub run_id: String,
-    /// Which of its outputs.
+    /// The output to read.
     pub stream: Stream,
-    /// First byte; where the report's cut begins if there is none.
+    /// The first byte; if `None`, the position of the cut in the report.
     pub offset: Option<u64>,
-    /// Most bytes; never more than a mebibyte.
+    /// The largest number of bytes; never more than 1 MiB.
     pub len: usize,
 }
 
 /// A piece of an output that was cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputPart {
-    /// Where it starts.
+    /// The position of its first byte.
     pub offset: u64,
-    /// As the program wrote them; fewer than asked for at the end of what is kept.
+    /// The bytes that the program wrote; fewer than requested at the end of what is kept.
     pub bytes: Bytes,
     /// Bytes that the program wrote.
     pub total: u64,

@@ -1,4 +1,4 @@
-//! Taking cells back, and beginning anew.
+//! Undoes cells, and ends interpreters.
 
 use protocol::message::{self, FailureCode, ResetDone, RuntimeName};
 
@@ -8,14 +8,14 @@ use crate::{
     session::{explain::Effect, report::MAX_FIGURE},
 };
 
-/// Takes cells of a workspace back, or ends the interpreter of a language.
+/// Undoes cells of a workspace, or ends the interpreter of a language.
 #[derive(Debug, Clone)]
 pub struct Reset {
-    /// Whose interpreter.
+    /// The interpreter's language.
     pub language: RuntimeName,
-    /// So many cells are taken back; if there is no number, the next cell meets a new interpreter.
+    /// The number of cells to undo; if `None`, the next cell gets a new interpreter.
     pub undo: Option<u32>,
-    /// All files are deleted, too.
+    /// All files are deleted as well.
     pub files: bool,
 }
 
@@ -37,13 +37,13 @@ impl Operation for Reset {
                 if error.code() == Some(FailureCode::NothingToUndo)
                     || (error.code() == Some(FailureCode::NoRuntime) && undo.is_some()) =>
             {
-                // Whoever asked for too many wants to know how many there are.
+                // The error says how many cells can be undone.
                 let there = context.link.inspect(language).await;
                 let can_undo = there.map_or(0, |(interpreter, _)| interpreter.can_undo);
                 let wanted = undo.unwrap_or_default();
                 Err(Error::NothingToUndo { wanted, can_undo }.into())
             }
-            // What keeps nothing has nothing to end.
+            // A language that keeps no variables has no interpreter to end.
             Err(error)
                 if error.code() == Some(FailureCode::NoRuntime) && undo.is_none() && !files =>
             {

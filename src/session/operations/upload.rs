@@ -1,8 +1,6 @@
-//! An upload: a file that comes in pieces of any size and goes to the agent in pieces of a sensible
-//! one.
+//! An upload: a file that arrives in pieces of any size and is sent to the agent in pieces of a suitable size.
 //!
-//! A turn is taken for each piece and not for the whole: a sender may be as slow as it likes, and the
-//! session's other file operations go on beside it.
+//! Each piece takes a turn, not the whole upload: a slow sender does not delay the session's other file operations.
 
 use std::collections::VecDeque;
 
@@ -22,12 +20,12 @@ use crate::{
     session::explain::Effect,
 };
 
-/// Pieces smaller than this, in bytes, wait for the next. It is what an upload holds in memory, and
-/// large enough that the way to the agent and back costs less than the bytes.
+/// Pieces smaller than this, in bytes, wait for the next. An upload keeps this much in memory, and it is large enough
+/// that the round trip to the agent costs less than the bytes.
 const MIN_PIECE_BYTES: usize = 128 << 10;
 
-/// Bytes of an upload that are on their way to the agent before one more piece waits for the first answer. With one
-/// piece at a time, the sender, the way and the agent would wait for each other.
+/// Bytes of an upload that may be on their way to the agent before the next piece waits for the first answer. With one
+/// piece at a time, the sender, the link and the agent would wait for each other.
 const AHEAD_BYTES: usize = 512 << 10;
 
 /// A file that was written.
@@ -35,18 +33,18 @@ const AHEAD_BYTES: usize = 512 << 10;
 pub struct Uploaded {
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// There was a file of that name.
+    /// It replaced a file of that name.
     pub replaced: bool,
 }
 
-/// Writes a file. It appears whole, or nothing of it is left.
+/// Writes a file. The file appears complete or not at all.
 #[derive(Debug)]
 pub struct Upload {
-    /// Where it shall be.
+    /// Its path.
     pub path: DataPath,
-    /// What it shall hold.
+    /// Its content.
     pub content: Content,
-    /// What becomes of a file that is there.
+    /// How an existing file of that name is handled.
     pub existing: Existing,
 }
 
@@ -68,7 +66,7 @@ impl Operation for Upload {
                     done.map_err(|error| explain(error, &path))?;
                     continue;
                 }
-                // A sender that waits for ever shall not hold up the end of the session.
+                // A sender that stops sending must not delay the end of the session.
                 () = link.closed() => return Err(explain(LinkError::Closed, &path)),
             };
             let Piece { bytes, last } = match next {
@@ -79,7 +77,7 @@ impl Operation for Upload {
                     return Err(error.into());
                 }
             };
-            // What is whole at once is never open.
+            // A file of one piece is never kept open.
             if open.is_none() && !last {
                 open = turns.upload().await;
             }
@@ -124,7 +122,7 @@ impl Ahead {
         self.bytes += bytes;
     }
 
-    /// Waits for the oldest, if there is one. A call that is dropped loses nothing.
+    /// Waits for the answer to the oldest piece, if there is one. Dropping the future loses nothing.
     async fn oldest(&mut self) -> Result<Option<PutDone>, LinkError> {
         let Some((sent, bytes, _)) = self.sent.front_mut() else { return Ok(None) };
         let (done, bytes) = (sent.written().await, *bytes);
@@ -133,7 +131,7 @@ impl Ahead {
         done.map(Some)
     }
 
-    /// Waits for all of them; what is returned is the answer to the last.
+    /// Waits for all answers, and returns the last one.
     async fn all(&mut self) -> Result<Option<PutDone>, LinkError> {
         let mut last = None;
         while let Some(done) = self.oldest().await? {
@@ -158,26 +156,27 @@ fn explain(error: LinkError, path: &DataPath) -> OperationError {
     Error::InvalidFilename(why).into()
 }
 
-/// The sender's reason stands, whatever comes of this: an agent that does not answer ends the link.
+/// Abandons an upload. The caller gets the sender's error even if this fails: an agent that does not answer ends the
+/// link.
 async fn forget(upload: link::Upload) {
     if upload.sent() > 0 {
         let _ = upload.abandon().await;
     }
 }
 
-/// What goes to the agent as one.
+/// A piece that is sent to the agent.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece {
     bytes: Bytes,
     last: bool,
 }
 
-/// Joins what is too small and splits what is too large.
+/// Joins pieces that are too small, and splits pieces that are too large.
 struct Pieces {
     content: Content,
-    /// What is left of the piece that came last.
+    /// The rest of the piece that arrived last.
     rest: Bytes,
-    /// Smaller than a sensible piece.
+    /// Bytes that are too few for a piece.
     small: BytesMut,
 }
 
@@ -186,7 +185,7 @@ impl Pieces {
         Self { content, rest: Bytes::new(), small: BytesMut::new() }
     }
 
-    /// Must not be called after the last one. A call that is dropped loses nothing.
+    /// The next piece. Must not be called after the last one. Dropping the future loses nothing.
     async fn next(&mut self) -> Result<Piece, Error> {
         loop {
             if self.small.is_empty() && self.rest.len() >= MIN_PIECE_BYTES {
@@ -206,7 +205,7 @@ impl Pieces {
         }
     }
 
-    /// The last one if it can be seen already that nothing follows; it is not waited for.
+    /// A piece, marked as the last one if the content is known to be over. Does not wait to find out.
     fn piece(&mut self, bytes: Bytes) -> Piece {
         let last = self.rest.is_empty() && self.content.is_over();
         Piece { bytes, last }

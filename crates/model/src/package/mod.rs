@@ -1,4 +1,4 @@
-//! Packages as callers ask for them, and why they get none.
+//! Packages as callers request them, and the reasons why they cannot be installed.
 
 mod requirement;
 
@@ -18,43 +18,43 @@ pub struct Fault {
 /// The kinds of [`Fault`], each a documented code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Packages are off here.
+    /// Packages are disabled.
     Disabled,
-    /// It is not among those that the operator allows.
+    /// The operator does not allow the package.
     NotAllowed,
     /// The index has no such package, version or wheel.
     NotFound,
-    /// It needs something else than what is there.
+    /// The package conflicts with what is installed.
     Conflict,
-    /// It is larger than packages may be.
+    /// The packages are larger than allowed.
     TooLarge,
-    /// What the index sent is not what it should be.
+    /// An archive from the index is not accepted.
     Refused,
-    /// The index did not answer as one does.
+    /// The index could not be used.
     Index,
 }
 
 impl Fault {
-    /// A fault, with what a model is told of it.
+    /// Creates a fault with its message for a model.
     pub fn new(kind: FaultKind, message: String) -> Self {
         Self { kind, message }
     }
 
-    /// A package that was refused, and one sentence that says why.
+    /// Creates the fault of a refused package, with one sentence that says why.
     pub fn refused(what: &str, why: &str) -> Self {
         let message =
             format!("{what} was refused, and nothing was installed. {why} Tell the person.");
         Self::new(FaultKind::Refused, message)
     }
 
-    /// The same with one more sentence.
+    /// Adds a sentence to the message.
     #[must_use]
     pub fn with(mut self, sentence: &str) -> Self {
         self.message = format!("{} {sentence}", self.message);
         self
     }
 
-    /// Whether it was the index that has said so, and so can be asked.
+    /// Whether the index gave this answer, and so can be used.
     pub fn is_answer(&self) -> bool {
         matches!(self.kind, FaultKind::NotFound | FaultKind::Conflict)
     }

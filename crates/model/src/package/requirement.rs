@@ -1,22 +1,22 @@
-//! What is asked for, and what may be: names of packages, their extras and versions. Pure.
+//! Requested packages and lists of allowed packages: names, extras and versions. Pure.
 //!
-//! A small part of what pip and npm take: no addresses, no paths, no options, no markers, no tags.
+//! The syntax is a small part of that of pip and npm: no addresses, no paths, no options, no markers, no tags.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-/// Longest name, version or list of them, in bytes.
+/// The maximum length of a requirement, a name or a list of versions, in bytes.
 const MAX_LEN: usize = 200;
 
-/// Comparisons of versions for Python, the longer ones first.
+/// Operators that compare versions for Python, the longer ones first.
 const OPERATORS: [&str; 8] = ["===", "==", "!=", "<=", ">=", "~=", "<", ">"];
 
-/// Those for JavaScript.
+/// Operators that compare versions for JavaScript, the longer ones first.
 const NPM_OPERATORS: [&str; 7] = ["<=", ">=", "<", ">", "=", "^", "~"];
 
-/// Begins what is for JavaScript, in a list in which most is for Python.
+/// The prefix of a JavaScript package in a list in which other packages are for Python.
 const NPM: &str = "npm:";
 
-/// Where packages of a language come from.
+/// The origin of a language's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ecosystem {
     /// Indexes such as PyPI, for Python.
@@ -42,7 +42,7 @@ impl Ecosystem {
         }
     }
 
-    /// A package in one of its versions, to show how that is written.
+    /// A package without and with a version, to show how they are written.
     const fn example(self) -> [&'static str; 2] {
         match self {
             Self::PyPi => ["humanize", "humanize==4.9.0"],
@@ -64,47 +64,47 @@ impl Ecosystem {
 pub struct PlainName(String);
 
 impl PlainName {
-    /// This name in small letters, with one hyphen for what separates its parts.
+    /// Converts a name to small letters, with one hyphen between its parts.
     pub fn of(name: &str) -> Self {
         let parts = name.split(['-', '_', '.']).filter(|part| !part.is_empty());
         Self(parts.collect::<Vec<_>>().join("-").to_ascii_lowercase())
     }
 
-    /// As it is compared.
+    /// The converted name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A package, as `pandas[excel]>=2,<3` or `lodash@>=4 <5` writes it.
+/// A requested package, such as `pandas[excel]>=2,<3` or `lodash@>=4 <5`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Requirement {
     ecosystem: Ecosystem,
     name: String,
     extras: BTreeSet<String>,
-    /// Each with its comparison.
+    /// Versions, each with its operator.
     versions: Vec<String>,
 }
 
-/// Why a text is none, to follow it.
+/// Why a text is not a requirement. The message is a predicate, to follow the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRequirement {
-    /// It is empty, or longer than [`MAX_LEN`].
+    /// The text has no valid name, or is longer than [`MAX_LEN`].
     #[error("is not the name of a package; give a name such as {}, or {}", .0.example()[0], .0.example()[1])]
     Name(Ecosystem),
-    /// What follows the name is no version.
+    /// The text after the name is not a version.
     #[error("has a version that cannot be read; write {} or {}", .0.example_versions()[0], .0.example_versions()[1])]
     Version(Ecosystem),
-    /// It says where it is.
+    /// The text names a place or an option.
     #[error("names a file, an address or an option; give the name of a package in the index")]
     Place,
 }
 
 impl Requirement {
-    /// Reads one for packages from there.
+    /// Parses a requirement for packages of this ecosystem.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the text is not a requirement.
     pub fn read(ecosystem: Ecosystem, text: &str) -> Result<Self, NoRequirement> {
         let text = text.trim();
         if text.len() > MAX_LEN {
@@ -148,7 +148,7 @@ impl Requirement {
         if text.starts_with(['-', '.', '/', '~']) || text.contains([':', '\\', '#']) {
             return Err(NoRequirement::Place);
         }
-        // The first character may begin the name of a scope.
+        // An `@` as the first character begins the name of a scope.
         let at = text.char_indices().skip(1).find(|(_, c)| *c == '@').map(|(at, _)| at);
         let (name, range) = at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]));
         if !is_npm_name(name) {
@@ -159,12 +159,12 @@ impl Requirement {
         Ok(Self { ecosystem, name, extras, versions: npm_versions(range)? })
     }
 
-    /// Where it comes from.
+    /// The package's ecosystem.
     pub fn ecosystem(&self) -> Ecosystem {
         self.ecosystem
     }
 
-    /// As indexes compare it.
+    /// The name as indexes compare it.
     pub fn plain_name(&self) -> PlainName {
         match self.ecosystem {
             Ecosystem::PyPi => PlainName::of(&self.name),
@@ -172,20 +172,20 @@ impl Requirement {
         }
     }
 
-    /// As it was written.
+    /// The name as it was written.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// It asks for more than the package, or for some of its versions alone.
+    /// Whether it has extras, or is limited to some versions.
     pub fn is_particular(&self) -> bool {
         !self.extras.is_empty() || !self.versions.is_empty()
     }
 
-    /// The same with a version, as the argument of a call has it: `4.9.0` or `>=4`.
+    /// Adds a version from the argument of a call: `4.9.0` or `>=4`.
     ///
     /// # Errors
-    /// If it is no version.
+    /// If it is not a version.
     pub fn with_version(mut self, version: &str) -> Result<Self, NoRequirement> {
         let version = version.trim();
         let more = match self.ecosystem {
@@ -199,7 +199,7 @@ impl Requirement {
         Ok(self)
     }
 
-    /// As it is asked for in this version alone, whatever the language of the session.
+    /// The text that requests exactly this version, whatever the language of the session.
     pub fn in_version(&self, version: &str) -> String {
         match self.ecosystem {
             Ecosystem::PyPi => format!("{}=={version}", self.name),
@@ -207,7 +207,7 @@ impl Requirement {
         }
     }
 
-    /// The same, within the versions that another allows.
+    /// Adds the versions that another requirement allows.
     fn within(mut self, other: &Self) -> Self {
         self.versions.extend(other.versions.iter().cloned());
         self
@@ -232,21 +232,21 @@ impl fmt::Display for Requirement {
 impl FromStr for Requirement {
     type Err = NoRequirement;
 
-    /// For JavaScript if it begins with `npm:`.
+    /// Parses a requirement: for JavaScript if it begins with `npm:`, otherwise for Python.
     fn from_str(text: &str) -> Result<Self, NoRequirement> {
         let is_npm = text.trim_start().starts_with(NPM);
         Self::read(if is_npm { Ecosystem::Npm } else { Ecosystem::PyPi }, text)
     }
 }
 
-/// Letters and digits, with what may separate them in between.
+/// Whether a text is letters and digits, with separators only between them.
 fn is_name(text: &str) -> bool {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     is_end(text.chars().next()) && is_end(text.chars().last()) && text.chars().all(is_inner)
 }
 
-/// `lodash` or `@scope/name`: also a name of one folder, or of one in another.
+/// Whether a text is a name such as `lodash` or `@scope/name`: also the name of a folder, or of one in another.
 pub fn is_npm_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '~');
@@ -277,14 +277,14 @@ fn versions(text: &str) -> Result<Vec<String>, NoRequirement> {
     .collect()
 }
 
-/// Comparisons all of which hold: alternatives and spans could not be narrowed by adding others.
+/// Parses comparisons that must all hold. Alternatives and spans are refused: adding others could not narrow them.
 fn npm_versions(text: &str) -> Result<Vec<String>, NoRequirement> {
     let no_version = NoRequirement::Version(Ecosystem::Npm);
     if text.len() > MAX_LEN {
         return Err(no_version);
     }
     let (mut all, mut operator) = (vec![], "");
-    // As is usual for Python, they may be separated by commas, and two equals signs are one.
+    // Commas between comparisons, and two equals signs for one, are accepted, as is usual for Python.
     for mut word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
         if let Some(found) = NPM_OPERATORS.iter().find(|it| word.starts_with(**it)) {
             if !operator.is_empty() {
@@ -309,21 +309,21 @@ fn npm_versions(text: &str) -> Result<Vec<String>, NoRequirement> {
     if operator.is_empty() { Ok(all) } else { Err(no_version) }
 }
 
-/// What may be installed.
+/// The packages that may be installed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Allowed {
-    /// Nothing.
+    /// No packages.
     #[default]
     Nothing,
-    /// These, in these versions, and what they need.
+    /// These packages, in these versions, and the packages that they need.
     These(Vec<Requirement>),
-    /// Whatever the index has.
+    /// All packages of the index.
     Any,
 }
 
 impl Allowed {
-    /// What is asked for, within the versions that are allowed of it; `None` if it is not allowed. An extra is, where
-    /// its package is.
+    /// Narrows a requirement to the allowed versions; `None` if the package is not allowed. If a package is allowed,
+    /// its extras are, too.
     pub fn within(&self, wanted: Requirement) -> Option<Requirement> {
         match self {
             Self::Nothing => None,
@@ -336,7 +336,7 @@ impl Allowed {
     }
 }
 
-/// The one of these that allows it, in some versions or in all.
+/// The entry that allows a package, in some versions or in all.
 fn of<'a>(these: &'a [Requirement], wanted: &Requirement) -> Option<&'a Requirement> {
     these
         .iter()
@@ -344,7 +344,7 @@ fn of<'a>(these: &'a [Requirement], wanted: &Requirement) -> Option<&'a Requirem
 }
 
 impl Allowed {
-    /// What of a list allows it.
+    /// The entry of the list that allows a package; `None` without a list.
     pub fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
         match self {
             Self::These(these) => of(these, wanted),
@@ -352,7 +352,7 @@ impl Allowed {
         }
     }
 
-    /// The allowed packages from there, if not all are allowed.
+    /// The list of allowed packages of an ecosystem; `None` without a list.
     pub fn only(&self, ecosystem: Ecosystem) -> Option<String> {
         let Self::These(these) = self else { return None };
         let names: Vec<_> = these
@@ -363,7 +363,7 @@ impl Allowed {
         Some(names.join(", "))
     }
 
-    /// Something that may be had from there, if anything may.
+    /// An allowed package of an ecosystem; `None` if none is allowed.
     pub fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
         match self {
             Self::Nothing => None,
@@ -399,7 +399,7 @@ impl FromStr for Allowed {
             "any" => return Ok(Self::Any),
             _ => {}
         }
-        // A comma may also stand between two versions of one package.
+        // A comma may also separate two versions of one package.
         let mut all: Vec<String> = vec![];
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             match all.last_mut() {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-/// Bytes of a file from its start that say what it is.
+/// The number of bytes at the start of a file that determine its kind and encoding.
 pub const SNIFFED: usize = 4096;
 
 /// The encoding of a text.
@@ -15,18 +15,18 @@ pub struct Encoding {
     of: &'static encoding_rs::Encoding,
     /// Bytes of the byte order mark.
     mark_len: usize,
-    /// Nothing in the text says so.
+    /// Whether the encoding is a guess: nothing in the text names it.
     pub is_guess: bool,
 }
 
 /// Decoded bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes that are no characters are U+FFFD.
+    /// The text. Bytes that are no characters become U+FFFD.
     pub text: String,
     /// Some bytes were no characters.
     pub is_lossy: bool,
-    /// Bytes that the text was made from. The others are the start of a character.
+    /// The number of bytes that were decoded. The others are the start of a character.
     pub len: usize,
 }
 
@@ -34,7 +34,7 @@ impl Encoding {
     /// UTF-8 without a byte order mark.
     pub const UTF_8: Self = Self { of: UTF_8, mark_len: 0, is_guess: false };
 
-    /// The encoding of a text that starts so, perhaps with a part of a character at the end.
+    /// The encoding of a text with this start, which may end within a character.
     pub fn of(start: &[u8]) -> Self {
         if let Some((encoding, mark_len)) = encoding_rs::Encoding::for_bom(start) {
             return Self { of: encoding, mark_len, is_guess: false };
@@ -51,7 +51,7 @@ impl Encoding {
         let mut detector = EncodingDetector::new(Iso2022JpDetection::Deny);
         detector.feed(start, false);
         let encoding = detector.guess(None, Utf8Detection::Deny);
-        // Every byte is a character of the one that is guessed where nothing else fits.
+        // Windows-1252 is guessed if nothing else fits, because every byte is a character of it.
         let foreign = start.iter().filter(|byte| !byte.is_ascii()).count();
         if encoding == WINDOWS_1252 && foreign * 3 > start.len() {
             Self::UTF_8
@@ -60,7 +60,7 @@ impl Encoding {
         }
     }
 
-    /// The name that Python has for it; none for UTF-8 without a byte order mark.
+    /// Python's name of the encoding; `None` for UTF-8 without a byte order mark.
     pub fn name(self) -> Option<Cow<'static, str>> {
         if self.of == UTF_8 {
             return (self.mark_len > 0).then_some("utf-8-sig".into());
@@ -81,23 +81,25 @@ impl Encoding {
         })
     }
 
-    /// The name that browsers have for it.
+    /// The name of the encoding in browsers.
     pub fn charset(self) -> String {
         self.of.name().to_ascii_lowercase()
     }
 
-    /// The start of the character that this offset may be within.
+    /// Rounds an offset down to an even number in UTF-16, where each character has an even number of bytes.
     pub fn start(self, offset: u64) -> u64 {
         if self.is_utf16() { offset & !1 } else { offset }
     }
 
-    /// The encoding of a part of a file whose start has this one: the start may be ASCII alone.
+    /// The encoding of a part of a file. The encoding of the file's start is this one, but the start may be ASCII
+    /// alone.
+    #[must_use]
     pub fn of_part(self, part: &[u8]) -> Self {
         if self == Self::UTF_8 && !is_utf8(part) { Self::of(part) } else { self }
     }
 
-    /// The text of these bytes at an offset of a file. Unless they are the last of the file, a part of a character at
-    /// their end is left out; but never all of them.
+    /// Decodes bytes at an offset of a file. Unless they are the last of the file, a part of a character at their end
+    /// is left out; but never all of them.
     pub fn decode(self, bytes: &[u8], offset: u64, is_last: bool) -> Decoded {
         let mark_len = if offset == 0 { self.mark_len.min(bytes.len()) } else { 0 };
         let content = &bytes[mark_len..];
@@ -120,8 +122,8 @@ impl Encoding {
     }
 }
 
-/// Whether the start of a file is text: it has no control characters that text never has, and all bytes of it are
-/// characters of its encoding. Where that is a guess, a few bytes say nothing.
+/// Whether the start of a file is text: it has no control characters that text never has, and all its bytes are
+/// characters of its encoding. If the encoding is a guess other than UTF-16, fewer than 32 bytes are not enough.
 pub fn is_text(start: &[u8]) -> bool {
     const ENOUGH: usize = 32;
     let encoding = Encoding::of(start);
@@ -130,12 +132,13 @@ pub fn is_text(start: &[u8]) -> bool {
     says_enough && !decoded.is_lossy && !decoded.text.contains(is_strange)
 }
 
-/// A control character that text never has.
+/// Whether this is a control character that text never has.
 fn is_strange(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\x0C' | '\x1B')
 }
 
-/// UTF-8, perhaps with a part of a character at the end; or damaged: with more characters of several bytes than faults.
+/// Whether bytes are UTF-8, which may end within a character, or damaged UTF-8: with more characters of several bytes
+/// than faults.
 fn is_utf8(bytes: &[u8]) -> bool {
     let Err(error) = std::str::from_utf8(bytes) else { return true };
     if error.error_len().is_none() {
@@ -149,7 +152,7 @@ fn is_utf8(bytes: &[u8]) -> bool {
     characters > faults
 }
 
-/// UTF-16 of mostly ASCII letters has a zero in every second byte, and nowhere else.
+/// Recognizes UTF-16 of mostly ASCII letters: it has a zero in every second byte, and nowhere else.
 fn utf16_without_mark(start: &[u8]) -> Option<&'static encoding_rs::Encoding> {
     let pairs = || start.chunks_exact(2);
     let zeros = |at: usize| pairs().filter(|pair| pair[at] == 0).count();
@@ -174,7 +177,7 @@ mod tests {
         (decoded.text, encoding.name().map(Cow::into_owned), decoded.is_lossy)
     }
 
-    /// In each encoding a few rows of a table as people export it.
+    /// A few rows of a table in each encoding, as people export it.
     const TABLES: &[(&str, &str)] = &[
         (
             "gb18030",
@@ -241,7 +244,7 @@ mod tests {
             assert_eq!(read(bytes), ("aé".into(), Some(name.into()), false));
             assert!(!Encoding::of(bytes).is_guess && is_text(bytes), "{name}");
         }
-        // Some programs leave it out.
+        // Some programs leave the mark out.
         assert_eq!(
             read(b"d\0a\0t\0e\0,\0\xE9\0\n\0"),
             ("date,é\n".into(), Some("utf-16le".into()), false)

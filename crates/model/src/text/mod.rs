@@ -1,5 +1,5 @@
-//! Text that is shown to people and models: cut between characters, without what moves a cursor, and
-//! with sizes and times as they are written. Pure.
+//! Text for people and models: cut between characters, without characters that move a cursor, and with sizes and times
+//! as people write them. Pure.
 
 pub mod encoding;
 mod names;

@@ -1,34 +1,33 @@
-//! Names that somebody else chose, in sentences.
+//! Names from callers and sandboxes, for sentences.
 
 use super::printable::is_invisible;
 
-/// Longest name that is shown, in characters.
+/// The maximum length of a name that is shown, in characters.
 const MAX_NAME_CHARS: usize = 80;
 
-/// Longest path that is shown, in characters.
+/// The maximum length of a path that is shown, in characters.
 const MAX_PATH_CHARS: usize = 200;
 
-/// Longest part of a name that is compared, in characters.
+/// The number of characters of a name that are compared.
 const MAX_COMPARED_CHARS: usize = 60;
 
-/// Most names that are compared: whoever asks waits for it.
+/// The maximum number of names that are compared: the caller waits for the result.
 const MAX_COMPARED: usize = 2000;
 
-/// How like two names must be, from 0 to 1.
+/// The similarity from which two names are alike, from 0 to 1.
 const LIKE: f64 = 0.6;
 
-/// A name in double quotes as in JSON, with escapes for characters that nobody sees or that control something,
-/// and cut if it is long.
+/// Quotes a name as in JSON, with escapes for invisible and control characters, and cuts it if it is long.
 pub fn quoted(name: &str) -> String {
     quoted_within(name, MAX_NAME_CHARS)
 }
 
-/// The same of a path.
+/// Quotes a path in the same way.
 pub fn quoted_path(path: &str) -> String {
     quoted_within(path, MAX_PATH_CHARS)
 }
 
-/// The same, of so many characters at most, escapes counted as they are written.
+/// Quotes a name with at most `most` characters; all characters of an escape count.
 pub fn quoted_within(name: &str, most: usize) -> String {
     let (mut shown, mut left) = (String::from('"'), most);
     for c in name.chars() {
@@ -49,8 +48,8 @@ pub fn quoted_within(name: &str, most: usize) -> String {
     shown + "\""
 }
 
-/// At most so many of the names that are like this one, the nearest first. Upper and lower case are alike,
-/// and so are paths of which only the folder is another.
+/// At most `most` of the names that are like this one, the nearest first. Upper and lower case are alike, and so are
+/// paths that differ only in their folder.
 pub fn nearest<'a>(
     name: &str,
     all: impl Iterator<Item = &'a str>,
@@ -81,7 +80,7 @@ mod tests {
         let hostile = quoted(&("\n\u{1b}[2J".to_owned() + &"x".repeat(200)));
         assert!(hostile.ends_with("...\"") && hostile.chars().count() < 100, "{hostile}");
         assert!(!hostile.contains(char::is_control));
-        // What is escaped takes two places.
+        // An escape of two characters counts as two.
         assert_eq!(quoted_within("\"\\\"x", 5), r#""\"\\...""#);
         assert_eq!(quoted_within("\"\\x", 5), r#""\"\\x""#);
         assert_eq!(quoted_within("ab\n", 3), r#""ab...""#);
@@ -91,7 +90,7 @@ mod tests {
     fn what_nobody_sees_in_a_name_is_escaped_as_python_writes_it() {
         let name = quoted("\u{FEFF}Order\u{A0}ID\0\u{200B}\u{202E}\u{E0041}");
         assert_eq!(name, r#""\ufeffOrder\u00a0ID\u0000\u200b\u202e\U000e0041""#);
-        // What joins emoji and letters is part of them.
+        // Characters that join emoji and letters are part of them.
         assert_eq!(quoted("👨\u{200D}👩 é"), "\"👨\u{200D}👩 é\"");
     }
 

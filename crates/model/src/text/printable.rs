@@ -1,29 +1,28 @@
-//! Text that goes where control characters would do something.
+//! Text for places where control characters would have an effect.
 
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 
-/// Longest text, in characters.
+/// The maximum length of a printable text, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// For a terminal or a log line: of the text, the first 200 characters, in which control characters are
-/// shown in percent-encoding.
+/// Converts a text for a terminal or a log line: percent-encodes control characters and all that is not ASCII, and
+/// takes the first 200 characters.
 pub fn printable(text: &str) -> String {
     utf8_percent_encode(text, CONTROLS).to_string().chars().take(MAX_SHOWN).collect()
 }
 
-/// The same characters with U+FFFD in place of each that controls something, that nobody sees, or that turns
-/// or breaks what is around it.
+/// Replaces each character that controls something, cannot be seen, or turns or breaks the text around it by U+FFFD.
 pub fn without_controls(text: impl Iterator<Item = char>) -> String {
     text.map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Whether a character controls something, or cannot be seen or told from a space.
+/// Whether a character controls something, or cannot be seen or distinguished from a space.
 pub(super) fn is_invisible(c: char) -> bool {
     is_control(c) || (c.is_whitespace() && c != ' ')
 }
 
-/// Control characters, those for the direction and the breaking of text, and tags; not those that join emoji and
-/// letters.
+/// Whether this is a control character, a character for the direction or the breaking of text, or a tag. Characters
+/// that join emoji and letters are none of these.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -43,7 +42,7 @@ mod tests {
         assert_eq!(printable(&"x".repeat(300)).len(), MAX_SHOWN);
         assert_eq!(without_controls("\x1b[2Jé\n".chars()), "\u{FFFD}[2Jé\u{FFFD}");
         assert_eq!(without_controls("a\u{202E}b\u{2028}".chars()), "a\u{FFFD}b\u{FFFD}");
-        // What joins emoji and letters is part of them.
+        // Characters that join emoji and letters are part of them.
         assert_eq!(without_controls("👨\u{200D}👩".chars()), "👨\u{200D}👩");
     }
 }

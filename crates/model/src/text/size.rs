@@ -1,13 +1,13 @@
 //! Sizes as people write them.
 
-/// A size for a sentence: `15MB`, `3.9MB`, `512MiB`, `900B`. Exact wherever that is short.
+/// A size for a sentence: `15MB`, `3.9MB`, `512MiB`, `900B`. Exact if that is short.
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
     const BINARY: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((name, unit)) = UNITS.iter().find(|(_, unit)| bytes >= *unit) else {
         return format!("{bytes}B");
     };
-    // Ten times what a hostile sandbox calls the size of a file may be more than a u64 holds.
+    // A hostile sandbox may report a size of which ten times does not fit in a u64.
     let tenfold = u128::from(bytes) * 10;
     let exact = tenfold.is_multiple_of(u128::from(*unit));
     if !exact

@@ -1,10 +1,10 @@
-//! Times as programs read them.
+//! Times for programs and for people.
 
 use std::time::Duration;
 
 use serde_json::Number;
 
-/// Whole milliseconds, rounded up: what took any time took one.
+/// Whole milliseconds, rounded up from whole microseconds.
 pub fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).div_ceil(1000)
 }

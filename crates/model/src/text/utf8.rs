@@ -1,30 +1,30 @@
 //! Cutting UTF-8 between characters.
 
-/// Without the character that is cut off at the end, if there is one.
+/// Removes the incomplete character at the end, if there is one.
 pub fn whole_end(bytes: &[u8]) -> &[u8] {
     let lead = bytes.iter().rev().take(4).position(|byte| byte & 0xC0 != 0x80);
     let Some(from_end) = lead else { return bytes };
     let start = bytes.len() - 1 - from_end;
     match std::str::from_utf8(&bytes[start..]) {
-        // Too short is a character cut off; anything else was wrong before.
+        // An incomplete character was cut off; any other error was there before the cut.
         Err(error) if error.error_len().is_none() => &bytes[..start],
         _ => bytes,
     }
 }
 
-/// Without the rest of a character at the start, if there is one.
+/// Removes the rest of a character at the start, if there is one.
 pub fn whole_start(bytes: &[u8]) -> &[u8] {
     let rest = bytes.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     &bytes[rest..]
 }
 
-/// As much of the start of a text as `most` bytes hold.
+/// The longest start of a text that fits in `most` bytes.
 pub fn start(text: &str, most: usize) -> &str {
     let to = (0..=most.min(text.len())).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..to]
 }
 
-/// As much of the end of a text as `most` bytes hold.
+/// The longest end of a text that fits in `most` bytes.
 pub fn end(text: &str, most: usize) -> &str {
     let from = text.len().saturating_sub(most);
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());

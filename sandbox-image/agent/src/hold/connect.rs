@@ -16,12 +16,12 @@ use nix::{
 
 use super::door::{GREETING, address};
 
-/// Hands standard input and output to the agent with this number, and lives as long as that has use for them.
+/// Hands standard input and output to the agent with this process id, and returns when the agent needs them no longer.
 ///
 /// # Errors
-/// If nobody listens, or another than the agent, who would learn what is said to it.
+/// If no process listens, or one other than the agent does, which could then read what is sent.
 pub(crate) fn connect(agent: Pid) -> Result<(), Box<dyn std::error::Error>> {
-    // What it holds is out of reach of the user's code, as the agent's own is.
+    // Keeps the memory and descriptors of this process out of reach of user code, as those of the agent are.
     prctl::set_dumpable(false)?;
     let mut socket = UnixStream::connect_addr(&address(agent)?)?;
     let listener = getsockopt(&socket, PeerCredentials)?.pid();
@@ -32,7 +32,7 @@ pub(crate) fn connect(agent: Pid) -> Result<(), Box<dyn std::error::Error>> {
     let rights = [ControlMessage::ScmRights(&files)];
     let greeting = [IoSlice::new(&[GREETING])];
     sendmsg::<()>(socket.as_raw_fd(), &greeting, &rights, MsgFlags::empty(), None)?;
-    // The agent never says anything: it closes the socket when it has another stream, or ends.
+    // The agent sends nothing: it closes the socket when it has another stream, or ends.
     match socket.read(&mut [0]) {
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error.into()),
         _ => Ok(()),

@@ -1,8 +1,8 @@
-//! How a new stream comes in: somebody outside starts a process in the sandbox, which connects to a socket of the
-//! agent's and hands over its standard input and output.
+//! The door: takes in a new stream. A process that is started in the sandbox from outside connects to a socket of the
+//! agent and hands over its standard input and output.
 //!
-//! User code can connect, too. It is turned away unread: what is started from outside has no parent here. And it can
-//! be told from us in turn, by the number of who listens.
+//! User code can connect, too. The agent rejects it without reading: only a process that was started from outside has
+//! no parent here. That process in turn recognizes the agent by the process id of the listener.
 
 use std::{
     io::{self, IoSliceMut, Read},
@@ -29,20 +29,20 @@ use protocol::{
 use super::{guest::Arrived, leash::Leash};
 use crate::processes::parent_of;
 
-/// Longest that a visitor takes to hand over its stream, and then to say what it wants.
+/// Time limit for a visitor to hand over its stream, and again to send its first frame.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest that it takes from its start until it has a stream to bring, or is turned away.
+/// Longest time from the start of a visitor until its stream is taken or rejected.
 pub(crate) const MAX_VISIT: Duration = VISIT_TIMEOUT.saturating_mul(2);
 
-/// What is said with the two descriptors.
+/// The byte that is sent with the two descriptors.
 pub(super) const GREETING: u8 = b'.';
 
-/// The socket.
+/// The socket on which the agent listens for visitors.
 #[derive(Debug)]
 pub(crate) struct Door(UnixListener);
 
-/// Who has come in with a stream.
+/// A process that has handed over a stream.
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) input: OwnedFd,
@@ -50,29 +50,29 @@ pub(super) struct Visitor {
     pub(super) guest: Arrived,
 }
 
-/// The name of the socket of the agent with this number. It has no file that anybody could replace.
+/// The address of the socket of the agent with this process id. It has no file that another process could replace.
 pub(super) fn address(agent: Pid) -> io::Result<SocketAddr> {
-    // Outside a container of its own there may be several.
+    // Outside a container there may be several agents.
     let of = if agent == Pid::from_raw(1) { String::new() } else { format!("-{agent}") };
     SocketAddr::from_abstract_name(format!("llm-sandbox-agent{of}"))
 }
 
 impl Door {
-    /// Makes it, while no code of the user's can have taken its name.
+    /// Creates the socket, before any user code runs that could take its name.
     pub(super) fn make() -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&address(Pid::this())?)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
 
-    /// Whoever has come meanwhile is sent away.
+    /// Rejects the visitors that wait.
     pub(super) fn turn_away(&self) {
         while let Ok((stream, _)) = self.0.accept() {
             drop(stream);
         }
     }
 
-    /// Waits for the next that could be a server's. Does not return if none comes before the leash's end.
+    /// Waits for the next visitor that may come from a server. Ends the agent if none comes before the leash expires.
     pub(super) fn next(&self, leash: &Leash) -> Visitor {
         loop {
             let Some(left) = leash.left().filter(|left| !left.is_zero()) else { crate::end() };
@@ -88,17 +88,17 @@ impl Door {
 }
 
 impl AsFd for Door {
-    /// Readable when somebody has come.
+    /// Readable when a visitor waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
 impl Visitor {
-    /// The stream of a process that comes from outside; none if it does not, or hands over something else.
+    /// Receives the stream of a process; `None` if the process is not from outside, or hands over something else.
     fn receive(socket: UnixStream) -> Option<Self> {
         let pid = Pid::from_raw(getsockopt(&socket, PeerCredentials).ok()?.pid());
-        // Elsewhere than in a container of its own every process has a parent.
+        // Outside a container every process has a parent.
         let is_from_outside = std::process::id() != 1 || parent_of(pid) == Some(0);
         if !is_from_outside || !is_readable_within(socket.as_fd(), VISIT_TIMEOUT) {
             return None;
@@ -121,13 +121,13 @@ impl Visitor {
         (greeting == [GREETING]).then_some(Self { input, output, guest })
     }
 
-    /// What it says first, if it says it in time.
+    /// The first frame of the stream; `None` if it does not come in time.
     pub(super) fn first_frame(&self) -> Option<Frame> {
         let mut input = InTime { input: &self.input, until: Instant::now() + VISIT_TIMEOUT };
         frame::read(&mut input).ok()?
     }
 
-    /// Tells it our version, which is not its own.
+    /// Tells a visitor with another protocol version the agent's version.
     pub(super) fn refuse_version(self) {
         let hello =
             AgentHello { version: PROTOCOL_VERSION, max_body: MAX_BODY, max_uploads: MAX_UPLOADS };
@@ -138,7 +138,7 @@ impl Visitor {
     }
 }
 
-/// Reads no more than is asked for, and not for ever.
+/// Reads no more bytes than are asked for, and only until a deadline.
 struct InTime<'a> {
     input: &'a OwnedFd,
     until: Instant,

@@ -1,7 +1,7 @@
-//! The process that has brought the stream, which is none of a run's.
+//! The guest: the process that has brought the stream. It belongs to no run.
 //!
-//! Where it was started from outside, as by an exec, it has to live as long as the stream: whoever relays that ends
-//! it with the process. The agent has the stream itself, so all that it does is to be there.
+//! A guest that was started from outside, for example by an exec, must live as long as the stream: the relay of the
+//! stream ends the stream with the process. The agent has the stream itself, so the guest only waits.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -14,26 +14,26 @@ use nix::{
     unistd::Pid,
 };
 
-/// The process, if there is one. Clones share it.
+/// The guest, if there is one. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Guest(Arc<Mutex<Option<Arrived>>>);
 
-/// One that has come in.
+/// A process whose stream was taken.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(super) pid: Pid,
-    /// It hangs up when it dies: until then its number is nobody else's.
+    /// Hangs up when the process dies: until then no other process has its process id.
     pub(super) socket: OwnedFd,
 }
 
 impl Guest {
-    /// Whether this is its number.
+    /// Whether the guest has this process id and is alive.
     pub(crate) fn is(&self, pid: i32) -> bool {
         let guest = self.0.lock().expect("no thread panics with it");
         guest.as_ref().is_some_and(|guest| guest.pid.as_raw() == pid && guest.is_there())
     }
 
-    /// Another takes its place, or none.
+    /// Replaces the guest.
     pub(super) fn replace(&self, with: Option<Arrived>) {
         *self.0.lock().expect("no thread panics with it") = with;
     }
@@ -48,7 +48,7 @@ impl Arrived {
 
 impl Drop for Arrived {
     fn drop(&mut self) {
-        // It ends when the socket closes; if somebody has stopped it, once it goes on.
+        // The process ends when the socket closes; if it was stopped, once it is continued.
         if self.is_there() {
             let _ = kill(self.pid, Signal::SIGCONT);
         }

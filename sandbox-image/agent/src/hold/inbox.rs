@@ -1,4 +1,4 @@
-//! The end of the stream that frames come from.
+//! The receiving end of the stream.
 
 use std::{
     io::{self, Read},
@@ -12,7 +12,7 @@ use nix::{
     sys::eventfd::EventFd,
 };
 
-/// Reads standard input until it ends, or is taken for lost. What is unread then was never received.
+/// Reads standard input until it ends, or the stream counts as lost. Bytes that are unread then count as not received.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// Readable while the stream is lost.
@@ -38,12 +38,12 @@ impl Read for Inbox {
     }
 }
 
-/// Makes this standard input, from which all frames come from now on.
+/// Makes this descriptor standard input, from which all further frames come.
 pub(super) fn connect(input: &OwnedFd) {
     replace(input, libc::STDIN_FILENO);
 }
 
-/// Closes both ends of a stream that is lost. What takes their place has ended.
+/// Closes both ends of a lost stream, and puts pipes in their place whose other ends are closed.
 pub(super) fn disconnect() {
     if let (Ok((input, _)), Ok((_, output))) = (io::pipe(), io::pipe()) {
         replace(&input.into(), libc::STDIN_FILENO);
@@ -51,12 +51,12 @@ pub(super) fn disconnect() {
     }
 }
 
-/// Makes a descriptor mean what another does.
+/// Makes a descriptor number refer to the file of another descriptor.
 #[expect(
     unsafe_code,
     reason = "both are open, and nobody owns the number that gets another meaning"
 )]
 pub(super) fn replace(with: &OwnedFd, number: i32) {
-    // It fails only for numbers that are none.
+    // Fails only for an invalid number.
     let _ = unsafe { libc::dup3(with.as_raw_fd(), number, libc::O_CLOEXEC) };
 }

@@ -1,7 +1,7 @@
-//! The leash: notices that the stream is lost, and ends the agent, and with it the sandbox, if that lasts.
+//! The leash: notices that the stream is lost, and ends the agent, and with it the sandbox, if that lasts too long.
 //!
-//! A hang-up is waited for as such, not by reading: the main thread may be busy, and bytes that were sent before
-//! the end may still lie unread. Where a death does not close the stream, silence beyond the limit tells of it.
+//! The leash waits for the hang-up itself, not by reading: the main thread may be busy, and bytes that were sent before
+//! the end may still lie unread. If a server's death does not close the stream, its silence beyond the limit shows it.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use workspace::watch::{TICK, Watch};
 
 use super::{door::Door, inbox};
 
-/// Silence that the agent bears before it has heard the server's own limit.
+/// Limit of the server's silence until the server has sent its own limit.
 const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 
 /// Watches over the stream, in a thread of its own.
@@ -27,18 +27,18 @@ const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 pub(crate) struct Leash {
     silence: Watch,
     state: Mutex<State>,
-    /// Readable while the stream is lost, so that nobody goes on waiting for it.
+    /// Readable while the stream is lost, so that reads and writes stop waiting for it.
     bell: Arc<EventFd>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How long the stream may be lost; not at all if there is none.
+    /// How long the stream may be lost; `None` if the agent ends with the stream.
     hold: Option<Duration>,
     lost_since: Option<Instant>,
-    /// Streams that there were before this one.
+    /// Number of streams before this one.
     before: u64,
-    /// Whoever comes while there is a stream is turned away.
+    /// The door, whose visitors are rejected while there is a stream.
     door: Option<Arc<Door>>,
 }
 
@@ -56,12 +56,12 @@ impl Leash {
         self.bell.clone()
     }
 
-    /// The server has said something.
+    /// Notes that the server is alive: its silence counts from now.
     pub(crate) fn heard(&self) {
         self.silence.heard();
     }
 
-    /// How long the server may be silent.
+    /// Sets how long the server may be silent.
     pub(crate) fn set_silence(&self, ms: u64) {
         self.silence.set_limit(ms.min(MAX_HOLD_MS));
     }
@@ -74,13 +74,14 @@ impl Leash {
         self.state().door = Some(door);
     }
 
-    /// The stream is of no use any more. If it may not be lost, this is the end.
+    /// Marks the stream as lost. Ends the agent if no hold is set.
     pub(super) fn lose(&self) {
         let before = self.state().before;
         self.lose_that_after(before);
     }
 
-    /// The same of the stream that has so many before it, if that is still the one.
+    /// Does what [`lose`](Self::lose) does, if the stream with this number of streams before it is still the current
+    /// one.
     fn lose_that_after(&self, before: u64) {
         let mut state = self.state();
         if state.before != before {
@@ -92,12 +93,12 @@ impl Leash {
         if state.lost_since.is_none() {
             state.lost_since = Some(Instant::now());
             let _ = self.bell.write(1);
-            // Its other end shall hear of it.
+            // Closed, so that the other end notices the loss.
             inbox::disconnect();
         }
     }
 
-    /// There is a stream again.
+    /// Marks the stream as connected.
     pub(super) fn found(&self) {
         let mut state = self.state();
         state.lost_since = None;
@@ -106,14 +107,14 @@ impl Leash {
         self.heard();
     }
 
-    /// How long somebody may still be waited for; `None` while there is a stream.
+    /// Time that is left to wait for a new stream; `None` while there is one.
     pub(super) fn left(&self) -> Option<Duration> {
         let state = self.state();
         let (since, hold) = state.lost_since.zip(state.hold)?;
         Some(hold.saturating_sub(since.elapsed()))
     }
 
-    /// Watches, for ever.
+    /// Watches the stream. Never returns.
     pub(crate) fn run(&self) -> ! {
         let tick = PollTimeout::try_from(TICK).expect("a quarter second fits");
         loop {
@@ -121,7 +122,7 @@ impl Leash {
                 if left.is_zero() {
                     crate::end();
                 }
-                // Whoever waits for a new stream sees it first.
+                // The thread that waits for a new stream notices it first.
                 std::thread::sleep(left.min(TICK));
                 continue;
             }

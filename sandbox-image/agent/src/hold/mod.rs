@@ -1,4 +1,4 @@
-//! Holding: the agent outlives its stream for as long as its server has asked for, and goes on with another.
+//! Hold: the agent outlives its stream for as long as its server has asked for, and continues with another.
 //!
 //! ```text
 //!            hang-up, silence                  a visitor with the token
@@ -6,12 +6,12 @@
 //!                                '--- for longer than the limit: the end
 //! ```
 //!
-//! - [`leash`]: notices that the stream is lost, and ends what was lost for too long. [`door`]: how a new stream
-//!   comes in. [`inbox`], [`outbox`]: the stream's two ends. [`connect`]: the other side of the door, a process of
-//!   its own that whoever controls the sandbox from outside starts in it.
+//! - [`leash`]: notices that the stream is lost, and ends the agent if that lasts too long.
+//! - [`door`]: takes in a new stream.
+//! - [`inbox`], [`outbox`]: the stream's two ends.
+//! - [`connect`]: the other side of the door, a process that the server starts in the sandbox from outside.
 //!
-//! Without a limit, as where nobody asks for one, the leash is as short as it ever was: the end of the stream ends
-//! everything.
+//! If the server has asked for no hold, the end of the stream ends the agent.
 
 pub(crate) mod connect;
 pub(crate) mod door;
@@ -42,34 +42,34 @@ use self::{
     outbox::Outbox,
 };
 
-/// The stream to the server, and what there is to get another.
+/// The stream to the server, and the means to take in another.
 #[derive(Debug)]
 pub(crate) struct Line {
     leash: Arc<Leash>,
     outbox: Arc<Mutex<Outbox>>,
     guest: Guest,
-    /// How a new stream comes in, if one may.
+    /// Takes in a new stream; `None` if no other stream can come.
     door: Option<Arc<Door>>,
     token: Option<HoldToken>,
     note: Vec<u8>,
 }
 
-/// What the server must know of the agent to go on.
+/// The state of the agent that a server needs to resume.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
-    /// Frames that were received whole.
+    /// Number of frames that were received whole.
     pub(crate) received: u64,
-    /// Highest call id of them.
+    /// Highest call id of these frames.
     pub(crate) last_call: u32,
-    /// The run in progress.
+    /// Call id of the run in progress.
     pub(crate) running: Option<u32>,
 }
 
 impl Line {
-    /// The one that standard input and output are; or none yet, for so long at most.
+    /// The stream on standard input and output. With `first_within` there is none yet: it must come within this time.
     ///
     /// # Errors
-    /// If the door cannot be made that the first stream is to come through.
+    /// If the door for the first stream cannot be created.
     pub(crate) fn open(first_within: Option<Duration>) -> io::Result<Self> {
         let leash = Arc::new(Leash::new()?);
         let outbox = Arc::new(Mutex::new(Outbox::new(leash.bell())));
@@ -83,29 +83,29 @@ impl Line {
         Ok(line)
     }
 
-    /// Where replies go.
+    /// Returns the sender of replies, which go to the outbox.
     pub(crate) fn replies(&self) -> Replies {
         Replies::to(self.outbox.clone())
     }
 
-    /// Where frames come from.
+    /// Returns the receiving end of the stream.
     pub(crate) fn inbox(&self) -> Inbox {
         Inbox::new(self.leash.bell())
     }
 
-    /// Who has brought the stream.
+    /// Returns the process that has brought the stream.
     pub(crate) fn guest(&self) -> Guest {
         self.guest.clone()
     }
 
-    /// What watches over it.
+    /// Returns the leash that watches over the stream.
     pub(crate) fn leash(&self) -> Arc<Leash> {
         self.leash.clone()
     }
 
-    /// Takes in the first stream, and what came first on it, from whoever comes first: nobody else can, as no code of
-    /// the user's has run yet. A server that looks for what others have left may come before the one that has made this
-    /// sandbox; there is nothing to go on with.
+    /// Takes in the first stream and its first frame, from the first visitor: it comes from a server, as no user code
+    /// has run yet. A server that looks for sandboxes that others have left may come before the one that has started
+    /// this sandbox; its resume is rejected, because there is nothing to resume.
     pub(crate) fn wait_for_first(&mut self) -> Frame {
         let door = self.door.clone().expect("it was made for this");
         self.leash.watch_door(door.clone());
@@ -122,10 +122,10 @@ impl Line {
         }
     }
 
-    /// Does from now on as the server's hello says.
+    /// Applies the hold that the server's hello asks for.
     ///
     /// # Errors
-    /// If the door cannot be made.
+    /// If the door cannot be created.
     pub(crate) fn configure(&mut self, hold: Option<Hold>) -> io::Result<()> {
         let Some(Hold { limit_ms, token }) = hold else {
             self.door = None;
@@ -142,13 +142,14 @@ impl Line {
         Ok(())
     }
 
-    /// Keeps this for whoever resumes.
+    /// Keeps this note for the server that resumes.
     pub(crate) fn remember(&mut self, note: Vec<u8>) {
         self.note = note;
     }
 
-    /// Waits until a server goes on, which says how. Does not return if none does in time. What it is told of the run is
-    /// asked for when it comes: that may have ended since, with a reply that another server does not get.
+    /// Waits until a server resumes, and returns its request. Ends the agent if none comes in time. `standing` is
+    /// called when the server comes, because the run may have ended by then, with a reply that another server does not
+    /// get.
     pub(crate) fn wait_for_next(&mut self, standing: impl Fn() -> Standing) -> Resume {
         self.leash.lose();
         let Some((door, token)) = self.door.clone().zip(self.token.clone()) else { crate::end() };
@@ -160,8 +161,8 @@ impl Line {
         }
     }
 
-    /// Goes on with the stream of a visitor, if that is who it has to be. Nobody else is told anything but, if it
-    /// has the token, our version.
+    /// Takes over the stream of a visitor whose first frame is a resume with the token. A visitor with another protocol
+    /// version is told the agent's; others get no answer.
     fn admit(
         &mut self,
         visitor: Visitor,
@@ -183,7 +184,8 @@ impl Line {
         }
         let Visitor { input, output, guest } = visitor;
         {
-            // A run is over before its reply is sent, which waits here: so it is either told of, or not waited for.
+            // A run is marked as over before its reply is sent, which waits for this lock. So the server is told of the
+            // run, or does not wait for it.
             let mut outbox = self.outbox();
             let Standing { received, last_call, running } = standing();
             let head = serde_json::to_vec(&Resumed { received, last_call, running }).ok()?;

@@ -1,4 +1,4 @@
-//! The end of the stream that replies go to. What was sent last is kept, for a server that has not received it
+//! The sending end of the stream. It keeps the frames that were sent last, for a server that has not received them
 //! before the stream was lost.
 
 use std::{
@@ -23,14 +23,15 @@ use workspace::replies::Outlet;
 
 use super::inbox::replace;
 
-/// Bytes of frames that are kept: more than lies on the way in pipes and relays, and several of the largest.
+/// Maximum bytes of kept frames: more than pipes and relays hold in transit, and several of the largest frames.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Bytes that the pipe to the server holds, if it may: at the usual 64 KiB a large file makes both sides wait for each
-/// other all the time. A pod's user has 64 MiB for the pipes of all its pods on a machine.
+/// Bytes that the pipe to the server holds, if the kernel allows it: with the usual 64 KiB, a large file makes both
+/// sides wait for each other all the time. A pod's user has 64 MiB for the pipes of all its pods on a machine.
 const PIPE_BYTES: i32 = 256 << 10;
 
-/// Frames of which at least the call is known. More than are ever unanswered at a time.
+/// Maximum number of kept frames, including those that were shortened to a failure. More than the calls that are
+/// unanswered at a time.
 const MAX_KEPT_FRAMES: usize = 1024;
 
 /// Sends frames over standard output.
@@ -38,18 +39,18 @@ const MAX_KEPT_FRAMES: usize = 1024;
 pub(crate) struct Outbox {
     /// Readable while the stream is lost.
     bell: Arc<EventFd>,
-    /// Frames are kept; otherwise a stream that ends is the end.
+    /// Whether frames are kept. If not, the agent ends with the stream.
     keeps: bool,
     is_connected: bool,
-    /// The newest of those that count, the oldest first.
+    /// The newest replies and failures, the oldest first.
     kept: VecDeque<Sent>,
-    /// Bytes of them.
+    /// Bytes of the kept frames.
     bytes: usize,
-    /// Frames so far that count.
+    /// Number of replies and failures since frames are kept.
     count: u64,
 }
 
-/// A frame that was sent, or is to be.
+/// A frame that was sent, or waits for the next stream.
 #[derive(Debug)]
 struct Sent {
     call: u32,
@@ -62,24 +63,24 @@ impl Outbox {
         Self { bell, keeps: false, is_connected: true, kept: VecDeque::new(), bytes: 0, count: 0 }
     }
 
-    /// Frames are kept from now on.
+    /// Keeps frames from now on.
     pub(super) fn keep(&mut self) {
         self.keeps = true;
         do_not_block();
     }
 
-    /// Makes this standard output, to which all frames go from now on.
+    /// Makes this descriptor standard output, to which all further frames go.
     pub(super) fn connect(&mut self, output: &OwnedFd) {
         replace(output, libc::STDOUT_FILENO);
         widen();
         self.is_connected = true;
     }
 
-    /// The same, and sends the answer to its first frame and then what the server has not received; all that waits is
-    /// forgotten if it is another server.
+    /// Connects, and sends the answer to the first frame, and then the frames that the server has not received. If
+    /// `received` is `None`, it is another server, and all kept frames are dropped.
     ///
     /// # Errors
-    /// If it is lost again, or more is missing than there can be.
+    /// If the stream is lost again, or `received` does not match the kept frames.
     pub(super) fn resume(
         &mut self,
         output: &OwnedFd,
@@ -105,13 +106,13 @@ impl Outbox {
         written
     }
 
-    /// Forgets the oldest frames.
+    /// Drops the oldest frames.
     fn forget(&mut self, frames: usize) {
         let gone = self.kept.drain(..frames.min(self.kept.len()));
         self.bytes -= gone.map(|sent| sent.wire.len()).sum::<usize>();
     }
 
-    /// Of what is too much to be kept, it is only kept that there was a reply.
+    /// If too many bytes are kept, shortens the oldest frames to failures, so that each call still gets an answer.
     fn make_room(&mut self) {
         for sent in &mut self.kept {
             if self.bytes <= MAX_KEPT_BYTES {
@@ -122,7 +123,7 @@ impl Outbox {
             let before = sent.wire.len();
             if before > frame::PREFIX_LEN + head.len() {
                 sent.wire.clear();
-                // It is far below the caps.
+                // The frame is far below the size limits.
                 let _ = frame::write(&mut sent.wire, sent.call, Kind::Failure, &head, &[]);
                 sent.wire.shrink_to_fit();
                 self.bytes = self.bytes + sent.wire.len() - before;
@@ -131,7 +132,7 @@ impl Outbox {
         self.forget(self.kept.len().saturating_sub(MAX_KEPT_FRAMES));
     }
 
-    /// Writes all of it, unless the stream is lost meanwhile.
+    /// Writes all bytes, unless the stream is lost meanwhile.
     fn write(&self, mut wire: &[u8]) -> io::Result<()> {
         let stdout = io::stdout();
         while !wire.is_empty() {
@@ -159,7 +160,7 @@ impl Outlet for Outbox {
     fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
         let counts = matches!(kind, Kind::Reply | Kind::Failure);
         if !self.keeps || !counts {
-            // One write for what is small, and no copy of what is large.
+            // A small frame takes one write, and a large one is not copied.
             return frame::write(&mut BufWriter::new(Unkept(self)), call, kind, head, body);
         }
         let length = head.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
@@ -172,7 +173,7 @@ impl Outlet for Outbox {
         self.bytes += wire.len();
         self.kept.push_back(Sent { call, wire });
         self.make_room();
-        // Who is to receive it comes, or the leash ends us.
+        // Not an error if the stream is lost: the next stream gets the frame, or the leash ends the agent.
         Ok(())
     }
 }
@@ -192,11 +193,11 @@ impl Write for Unkept<'_> {
 }
 
 fn widen() {
-    // It fails for what is no pipe.
+    // Fails if standard output is not a pipe.
     let _ = fcntl(io::stdout().as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
 }
 
-/// A write that waits must be told if the stream is lost.
+/// Makes writes return if they would wait, so that a loss of the stream is noticed.
 fn do_not_block() {
     let stdout = io::stdout();
     if let Ok(flags) = fcntl(stdout.as_fd(), FcntlArg::F_GETFL) {
@@ -211,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// One that keeps, with nobody at the other end.
+    /// An outbox that keeps frames and has no stream.
     fn lost() -> Outbox {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("made"));
         Outbox { keeps: true, is_connected: false, ..Outbox::new(bell) }

@@ -1,5 +1,5 @@
-//! Sockets to processes that the agent has started: what is said on them, both ways, whole message by
-//! whole message. What comes is not trusted, and nobody is waited for.
+//! Sockets to processes that the agent has started, which carry whole messages in both directions. Messages are not
+//! trusted, and the agent never waits for a process here.
 
 use std::{
     io::{self, IoSlice},
@@ -15,60 +15,59 @@ use nix::{
 use protocol::message::{Captured, Facts};
 use serde::Deserialize;
 
-/// What there is to read on a socket.
+/// The result of a read from a socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received<T> {
     Message(T),
     Nothing,
-    /// Nobody is there any more, or it sent an invalid message.
+    /// The other end is closed, or has sent an invalid message.
     End,
 }
 
-/// To a program that runs in a process which was there before it. The program can say here whatever it
-/// likes.
+/// A channel to a program that runs in a process which existed before it. The program can send anything here.
 #[derive(Debug)]
 pub(crate) struct ProgramChannel {
     socket: OwnedFd,
     parse: fn(&[u8], u64) -> Option<ProgramMessage>,
-    /// The number of the cell that runs, where messages tell whose they are.
+    /// The number of the cell that runs, if messages name their cell.
     cell: u64,
-    /// Longest message, in bytes.
+    /// Maximum length of a message, in bytes.
     len: usize,
 }
 
-/// Longest message, in bytes: of a program's process, and of a kernel, which says what a cell's value or its
-/// variables are.
+/// Maximum length of a message, in bytes: from a program's process, and from a kernel, which sends the text of a cell's
+/// value or its variables.
 const MAX_MESSAGE: usize = 4096;
 pub(super) const MAX_KERNEL_MESSAGE: usize = 160 << 10;
 
-/// What a program's process says.
+/// A message from a program's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ProgramMessage {
-    /// It becomes a new interpreter, which knows nothing of the channel.
+    /// The process becomes a new interpreter, which does not know the channel.
     ReExec,
-    /// Nothing that matters while a cell runs.
+    /// A message without meaning while a cell runs.
     Other,
     Done(Done),
 }
 
-/// The program has ended, as far as it can be seen: its process is about to exit.
+/// The program has ended, as far as its effects can be seen: its process is about to exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Exit code.
     pub(crate) code: u8,
     /// Processor time, in microseconds.
     pub(crate) cpu_us: u64,
-    /// What its process knows of it.
+    /// Facts about the program that its process knows.
     pub(crate) facts: Box<Facts>,
-    /// What there is to say of a cell.
+    /// The report of a cell.
     pub(crate) cell: Option<CellReport>,
 }
 
-/// What a kernel says of a cell that is done.
+/// A kernel's report of a cell that is done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CellReport {
-    /// Text form of the last expression's value, if it has one: of what is in `result`, how much is its
-    /// start and how much its end.
+    /// How much of `result` is the start and how much the end of the last expression's value in text form, if it has
+    /// one.
     pub(crate) captured: Option<Captured>,
     /// Start and end of that text.
     pub(crate) result: Vec<u8>,
@@ -79,12 +78,12 @@ impl ProgramChannel {
         Self { socket, parse: |bytes, _| program_message(bytes), cell: 0, len: MAX_MESSAGE }
     }
 
-    /// To a kernel.
+    /// A channel to a kernel.
     pub(crate) fn of_kernel(socket: OwnedFd) -> Self {
         Self::of_kernel_that_says(socket, 0, |bytes, _| cell_message(bytes))
     }
 
-    /// To a kernel that says it in its own way, and of which cell: this is what runs now.
+    /// A channel to a kernel with its own message format, which names the cell: `cell` is the one that runs now.
     pub(crate) fn of_kernel_that_says(
         socket: OwnedFd,
         cell: u64,
@@ -93,7 +92,7 @@ impl ProgramChannel {
         Self { socket, parse, cell, len: MAX_KERNEL_MESSAGE }
     }
 
-    /// An end without a message before it means that it has died, or has closed its side.
+    /// Receives a message. An end without a message before it means that the process has died, or has closed its side.
     pub(crate) fn receive(&self) -> Received<ProgramMessage> {
         receive_up_to(&self.socket, self.len, |bytes| (self.parse)(bytes, self.cell))
     }
@@ -110,7 +109,7 @@ fn program_message(bytes: &[u8]) -> Option<ProgramMessage> {
         cpu_us: u64::from_ne_bytes(*cpu_us),
         facts: match facts {
             [] => Box::default(),
-            // A program that writes wherever it can has not ended.
+            // Invalid facts are from a program that writes to every descriptor that it can: it has not ended.
             json => serde_json::from_slice(json).ok()?,
         },
         cell: None,
@@ -123,7 +122,7 @@ impl AsFd for ProgramChannel {
     }
 }
 
-/// What a kernel says of a cell, as JSON, before the text of its value.
+/// The head of a kernel's report of a cell, as JSON, before the text of its value.
 #[derive(Deserialize)]
 struct CellHead {
     facts: Facts,
@@ -132,7 +131,7 @@ struct CellHead {
 }
 
 fn cell_message(bytes: &[u8]) -> Option<ProgramMessage> {
-    // What it says of itself, and of a copy that came too late.
+    // The kernel's process id, or an answer that came too late, such as that a copy was made.
     if bytes.len() == size_of::<i32>() || bytes.first() == Some(&b'{') {
         return Some(ProgramMessage::Other);
     }
@@ -149,7 +148,7 @@ fn cell_message(bytes: &[u8]) -> Option<ProgramMessage> {
     }))
 }
 
-/// Sockets that keep messages apart.
+/// Creates sockets that keep messages apart.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
 }
@@ -157,7 +156,7 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(super) fn send(socket: &OwnedFd, bytes: &[u8], files: &[i32]) -> io::Result<()> {
     let rights = [ControlMessage::ScmRights(files)];
     let rights = if files.is_empty() { &[][..] } else { &rights };
-    // Whoever does not read is stuck, and we shall not be.
+    // A process that does not read is stuck, and the agent must not wait for it.
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)?;
     Ok(())

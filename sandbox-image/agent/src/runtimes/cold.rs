@@ -1,5 +1,4 @@
-//! Programs that are processes of their own from the start: the file with their text, and how they are
-//! started.
+//! Programs that start as new processes: writes the file with their text, and starts them.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,23 +18,23 @@ use protocol::message::Start;
 use super::program::{Program, Stdin};
 use crate::{places::Places, processes};
 
-/// Puts bytes into a new file in scratch space.
+/// Writes bytes to a new file in scratch space.
 pub(super) fn write(places: &Places, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let write = || {
-        // An earlier run may have put anything there, a link too.
+        // An earlier run may have left anything there, also a link.
         let _ = fs::remove_file(path);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
     };
-    // Scratch space outlives a run only as a courtesy. Too full for the next one, or with a folder in its
-    // place, it is emptied.
+    // The content of scratch space is not guaranteed to outlive a run: if it is too full for the next one, or has a
+    // folder in the file's place, it is emptied.
     write().or_else(|_| {
         places.clear_scratch()?;
         write()
     })
 }
 
-/// Starts a process with no signal blocked, in a session of its own. If memory runs out, the kernel takes it
-/// before others, by so much.
+/// Starts a process with no signal blocked, in a session of its own. The higher `oom_score` is, the sooner the system
+/// kills it when memory runs out.
 pub(super) fn spawn(command: &mut Command, oom_score: u32) -> io::Result<Child> {
     let new_session = || {
         nix::unistd::setsid()?;
@@ -46,7 +45,7 @@ pub(super) fn spawn(command: &mut Command, oom_score: u32) -> io::Result<Child> 
         command.pre_exec(new_session);
     }
     let child = processes::spawn(command)?;
-    // From outside, because the child of a process that is not dumpable cannot write its own.
+    // Set by the agent, because a child of a process that is not dumpable cannot write its own.
     processes::set_oom_score(Pid::from_raw(child.id().cast_signed()), oom_score);
     Ok(child)
 }

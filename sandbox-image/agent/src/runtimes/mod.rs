@@ -1,11 +1,10 @@
-//! What interprets programs, each in a folder of its own. Nothing outside knows more of one than its
-//! name.
+//! The runtimes, which interpret programs, each in a folder of its own. Other code knows only the name of a runtime.
 //!
 //! ```text
 //! runner -- Runtimes --+-- python      a new interpreter, or a fork of one that has loaded its modules
 //!                      +-- javascript  a new Node; one that lives on runs the cells
 //!                      +-- bash        a new shell
-//!                      '-- ..          the next: a folder here, a folder in the image, a row below
+//!                      '-- ..          to add one: a folder here, a folder in the image, a row below
 //! ```
 
 mod bash;
@@ -30,7 +29,7 @@ use crate::{
 use channel::CellReport;
 use program::{Program, Source};
 
-/// Runs programs of one language, and its cells if it has an interpreter that lives on between them: a
+/// Runs programs of one language, and its cells if the language has an interpreter that lives on between them: a
 /// kernel.
 ///
 /// ```text
@@ -38,26 +37,26 @@ use program::{Program, Source};
 ///                   '- its time is over -> interrupt: the kernel may still say that it is done
 /// ```
 ///
-/// Between the calls nothing of a kernel runs.
+/// Between the calls a kernel is stopped.
 trait Runtime: Send {
-    /// How a run asks for it.
+    /// The name by which a run asks for it.
     fn name(&self) -> RuntimeName;
 
-    /// Starts a program, in the quickest way that there is now. When it starts there is nobody beside
-    /// the agent but those that are spared, and what these have forked for themselves.
+    /// Starts a program, in the quickest way that is available. When it starts, there are no other processes except the
+    /// agent, the spared ones, and those that these have forked for themselves.
     fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, RunError>;
 
-    /// The file that a program has looked for in vain, if it ended with that.
+    /// The file that a program did not find, if it ended because of that.
     fn missing_file(&self, stderr: &[u8]) -> Option<String>;
 
-    /// Files of the user's, of which each would have stood for a library's module, if a program ended for
-    /// want of something in that: paths below the data area.
+    /// Files of the user's that would hide a library's module, if a program ended because something was missing in that
+    /// module: paths below the data area.
     fn hiding_files(&self, stderr: &[u8]) -> Vec<String>;
 
-    /// Where a program's text lies in scratch space.
+    /// The name of the file in scratch space that contains a program's text.
     fn script_name(&self) -> &'static str;
 
-    /// A program that aborted has done so for want of memory.
+    /// Whether a program that aborted has run out of memory.
     fn is_out_of_memory(&self, _stderr: &[u8]) -> bool {
         false
     }
@@ -65,7 +64,7 @@ trait Runtime: Send {
     /// Begins to prepare for programs and cells.
     fn configure(&mut self, settings: &Settings, children: &mut Children);
 
-    /// Sees what has become of its processes, and does what is next. Never waits.
+    /// Checks its processes, and does what is next. Never waits.
     fn attend(&mut self, children: &mut Children);
 
     /// How the next program starts; `None` while that is not known yet.
@@ -74,24 +73,24 @@ trait Runtime: Send {
     /// Gives up the memory that only makes programs start faster, until it is needed.
     fn hibernate(&mut self, children: &mut Children);
 
-    /// There will be a program soon.
+    /// Prepares for a program that comes soon.
     fn prewarm(&mut self, children: &mut Children);
 
-    /// Leaves the processor to a program or cell of another runtime, and nothing half begun that would be taken
-    /// for something of that.
+    /// Leaves the processor to a program or cell of another runtime, and no half-started process, which would be
+    /// mistaken for a part of that program.
     fn stand_aside(&mut self, _children: &mut Children) {}
 
-    /// Goes on after a run, whose program had started so.
+    /// Continues after a run whose program had started in this way.
     fn resume(&mut self, start: Start, children: &mut Children);
 
-    /// What to wait for: when one of them can be read, there is something to attend to.
+    /// The descriptors to wait for: if one can be read, [`attend`](Self::attend) has something to do.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// When there is something to attend to at the latest.
+    /// The latest time at which [`attend`](Self::attend) has something to do.
     fn alarm(&self) -> Option<Instant>;
 
-    /// Starts a cell in the kernel, which is made if there is none. A program without a channel is one of
-    /// its own, which ends with the cell.
+    /// Starts a cell in the kernel, which is created if there is none. If the program has no channel, it is a process
+    /// of its own, which ends with the cell.
     fn start_cell(
         &mut self,
         _source: Source<'_>,
@@ -100,28 +99,27 @@ trait Runtime: Send {
         Err(self.keeps_no_state().into())
     }
 
-    /// A cell's time is over, or it is cancelled. True if the kernel has been told, and may say in a moment
-    /// that it is done; otherwise it is to be killed.
+    /// Interrupts a cell that is cancelled or whose time is over. Returns true if the kernel was asked, and may soon
+    /// report that the cell is done; otherwise the kernel must be killed.
     fn interrupt(&mut self) -> bool {
         false
     }
 
-    /// A cell has ended: with this report if the kernel says that it is done, without one if it is dead or
-    /// has to be killed. Stops the kernel, ends everything else that is not spared, and tells what has
-    /// become of the workspace, but for the result.
+    /// Ends a cell: with its report if the kernel says that it is done, without one if the kernel is dead or must be
+    /// killed. Stops the kernel, ends all other processes that are not spared, and returns the state of the workspace,
+    /// without the result.
     fn end_cell(
         &mut self,
         report: Option<&CellReport>,
         children: &mut Children,
     ) -> Result<CellDone, Unkillable>;
 
-    /// Prepares for the next cell, after the reply to one or to a reset has been sent. Takes a second at
-    /// most.
+    /// Prepares for the next cell, after the reply to a cell or a reset has been sent. Takes a second at most.
     fn settle(&mut self, _children: &mut Children) -> Result<(), Unkillable> {
         Ok(())
     }
 
-    /// There is a kernel, which may use what is outside its memory.
+    /// Whether there is a kernel, which may use what is outside its memory.
     fn is_live(&self) -> bool {
         false
     }
@@ -131,12 +129,12 @@ trait Runtime: Send {
         vec![]
     }
 
-    /// Looks at what the kernel holds.
+    /// Lists what the kernel holds.
     fn inspect(&mut self, _children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
         Err(self.keeps_no_state().into())
     }
 
-    /// Takes so many cells back, or ends the kernel.
+    /// Undoes this number of cells, or ends the kernel.
     fn reset(
         &mut self,
         undo: Option<u32>,
@@ -148,7 +146,7 @@ trait Runtime: Send {
         }
     }
 
-    /// Writes down what the kernel holds: what became of it, and the bytes.
+    /// Saves the variables of the kernel. Returns what became of them, and the bytes.
     fn export(
         &mut self,
         _limits: CarryLimits,
@@ -157,7 +155,7 @@ trait Runtime: Send {
         Err(self.carries_nothing().into())
     }
 
-    /// Makes a kernel of what was written down so, which counts as having run so many cells.
+    /// Creates a kernel from saved variables, which counts as having run `count` cells.
     fn import(
         &mut self,
         _bytes: &[u8],
@@ -168,36 +166,35 @@ trait Runtime: Send {
         Err(self.carries_nothing().into())
     }
 
-    /// Why variables cannot be taken elsewhere.
+    /// The failure if variables cannot be saved and restored.
     fn carries_nothing(&self) -> Failure {
         let detail = format!("variables of {:?} cannot be carried", self.name().as_str());
         Failure::new(FailureCode::NoRuntime, detail)
     }
 
-    /// Why there are no cells.
+    /// The failure if there are no cells.
     fn keeps_no_state(&self) -> Failure {
         let detail = format!("{:?} keeps no state here", self.name().as_str());
         Failure::new(FailureCode::NoRuntime, detail)
     }
 }
 
-/// What runtimes are told before the first program.
+/// Settings that the runtimes get before the first program.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
-    /// Modules that are loaded, so that programs start faster; `None` if nothing is to be loaded before a
-    /// program asks for it.
+    /// Modules to load ahead, so that programs start faster; `None` if nothing is loaded before a program asks for it.
     pub(crate) preload: Option<Vec<String>>,
-    /// Cells that can be taken back; `None` if there will be no cells.
+    /// Number of cells that can be undone; `None` if there will be no cells.
     pub(crate) undo: Option<u32>,
 }
 
-/// So many cells cannot be taken back.
+/// The failure if fewer cells can be undone than were asked for.
 pub(crate) fn nothing_to_undo(asked: u32, can_undo: u32) -> Failure {
     let detail = format!("{asked} cells cannot be taken back, only {can_undo}");
     Failure::new(FailureCode::NothingToUndo, detail)
 }
 
-/// Why a run came to nothing.
+/// The reason why a run failed.
 pub(crate) enum RunError {
     Failed(Failure),
     Unkillable(Unkillable),
@@ -215,12 +212,12 @@ impl From<Unkillable> for RunError {
     }
 }
 
-/// What is known of the next program's start.
+/// How the next program starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outlook {
-    /// It starts warm.
+    /// Whether it starts warm.
     pub(crate) ready: bool,
-    /// What went wrong on the way there.
+    /// Problems on the way there.
     pub(crate) problems: Vec<String>,
 }
 
@@ -264,12 +261,12 @@ impl Runtimes {
         }
     }
 
-    /// Asks the kernel to leave off; false if there is no use in waiting for it.
+    /// Interrupts the cell; returns false if there is no use in waiting for it.
     pub(crate) fn interrupt(&mut self, name: &RuntimeName) -> bool {
         self.of_mut(name).is_ok_and(Runtime::interrupt)
     }
 
-    /// Ends a cell that was started, and tells what has become of the workspace.
+    /// Ends a cell that was started, and returns the state of the workspace.
     pub(crate) fn end_cell(
         &mut self,
         name: &RuntimeName,
@@ -294,7 +291,7 @@ impl Runtimes {
         self.0.iter().flat_map(|runtime| runtime.kernels()).collect()
     }
 
-    /// Looks at what the kernel of the runtime of this name holds.
+    /// Lists what the kernel of the runtime of this name holds.
     pub(crate) fn inspect(
         &mut self,
         name: &RuntimeName,
@@ -303,7 +300,7 @@ impl Runtimes {
         self.of_mut(name)?.inspect(children)
     }
 
-    /// Takes cells of the runtime of this name back, or ends its kernel.
+    /// Undoes cells of the runtime of this name, or ends its kernel.
     pub(crate) fn reset(
         &mut self,
         name: &RuntimeName,
@@ -313,7 +310,7 @@ impl Runtimes {
         self.of_mut(name)?.reset(undo, children)
     }
 
-    /// Has the kernel of the runtime of this name write down what it holds.
+    /// Saves the variables of the kernel of the runtime of this name.
     pub(crate) fn export(
         &mut self,
         name: &RuntimeName,
@@ -323,7 +320,7 @@ impl Runtimes {
         self.of_mut(name)?.export(limits, children)
     }
 
-    /// Makes a kernel of the runtime of this name, with what was written down so.
+    /// Creates a kernel of the runtime of this name from saved variables.
     pub(crate) fn import(
         &mut self,
         name: &RuntimeName,
@@ -335,23 +332,23 @@ impl Runtimes {
         self.of_mut(name)?.import(bytes, count, limits, children)
     }
 
-    /// The file that a program of this runtime has looked for in vain, if it ended with that.
+    /// The file that a program of this runtime did not find, if it ended because of that.
     pub(crate) fn missing_file(&self, name: &RuntimeName, stderr: &[u8]) -> Option<String> {
         self.of(name)?.missing_file(stderr)
     }
 
-    /// Files of the user's that may have stood for a library's module, if a program of this runtime ended
-    /// for want of something in that.
+    /// Files of the user's that may have hidden a library's module, if a program of this runtime ended because
+    /// something was missing in that module.
     pub(crate) fn hiding_files(&self, name: &RuntimeName, stderr: &[u8]) -> Vec<String> {
         self.of(name).map_or_else(Vec::new, |runtime| runtime.hiding_files(stderr))
     }
 
-    /// Whether a program of this runtime that aborted has done so for want of memory.
+    /// Whether a program of this runtime that aborted has run out of memory.
     pub(crate) fn is_out_of_memory(&self, name: &RuntimeName, stderr: &[u8]) -> bool {
         self.of(name).is_some_and(|runtime| runtime.is_out_of_memory(stderr))
     }
 
-    /// Where the text of a program of this runtime lies in scratch space.
+    /// The name of the file in scratch space that contains the text of a program of this runtime.
     pub(crate) fn script_name(&self, name: &RuntimeName) -> Option<&'static str> {
         Some(self.of(name)?.script_name())
     }
@@ -382,7 +379,7 @@ impl Runtimes {
         self.each(|runtime| runtime.attend(children));
     }
 
-    /// How the next programs start; `None` until it is known of all runtimes.
+    /// How the next programs start; `None` until that is known of all runtimes.
     pub(crate) fn outlook(&self) -> Option<Outlook> {
         let mut all = Outlook { ready: true, problems: vec![] };
         for runtime in &self.0 {

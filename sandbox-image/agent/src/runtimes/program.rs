@@ -1,5 +1,4 @@
-//! A program before it has started, and after: its text, its process and the ends of its pipes that we
-//! hold.
+//! A program before and after its start: its text, its process, and the agent's ends of its pipes.
 
 use std::{fmt::Debug, fs::File, os::fd::OwnedFd, time::Instant};
 
@@ -13,16 +12,16 @@ use super::channel::ProgramChannel;
 pub(crate) struct Source<'a> {
     /// Its text.
     pub(crate) code: &'a [u8],
-    /// What its standard input is.
+    /// The kind of its standard input.
     pub(crate) stdin: Stdin,
-    /// What it can read there, for runtimes that have no use for a pipe.
+    /// The content of its standard input, for runtimes that do not use a pipe.
     pub(crate) input: Option<&'a [u8]>,
 }
 
-/// What a program's standard input is.
+/// The kinds of a program's standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stdin {
-    /// A pipe, of which we hold the other end.
+    /// A pipe whose other end the agent has.
     Pipe,
     /// `/dev/null`.
     Null,
@@ -34,19 +33,18 @@ pub(crate) struct Program {
     pub(crate) pid: Pid,
     pub(crate) start: Start,
     pub(crate) begun: Instant,
-    /// Where its standard input is written, if it has any.
+    /// The end of the pipe to which its standard input is written, if it has any.
     pub(crate) stdin: Option<File>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
-    /// Where it says that it is done, if it was forked from a process that is ready.
+    /// The channel on which it says that it is done, if it was forked from a process that is ready.
     pub(crate) channel: Option<ProgramChannel>,
-    /// Asks it where it stands, if it can be asked.
+    /// Finds the line at which it is, if it can be asked.
     pub(crate) stack: Option<Box<dyn Locate>>,
 }
 
-/// Finds out where a program stands.
+/// Finds the line at which a program is.
 pub(crate) trait Locate: Debug {
-    /// The innermost line of the user's own, given the program's text; `None` if the program does not say in
-    /// a moment.
+    /// The innermost line of user code, given the program's text; `None` if the program does not answer in a moment.
     fn position(&self, code: &[u8]) -> Option<Position>;
 }

@@ -30,28 +30,28 @@ pub struct Agent {
     pub folder: tempfile::TempDir,
 }
 
-/// Ends what hangs; not a promise about speed.
+/// Ends a test that hangs; not a promise about speed.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Agent {
-    /// An agent that has heard the hello.
+    /// An agent that has received the hello.
     pub fn start() -> Self {
         let mut agent = Self::spawn();
         agent.greet(45_000);
         agent
     }
 
-    /// An agent that nobody has spoken to.
+    /// An agent that has received nothing.
     pub fn spawn() -> Self {
         Self::spawn_with(&[])
     }
 
-    /// The same, with arguments before its folders.
+    /// An agent that has received nothing, with arguments before its folders.
     pub fn spawn_with(args: &[&str]) -> Self {
         Self::spawn_in(tempfile::tempdir().unwrap(), args)
     }
 
-    /// The same, with its folders in this one.
+    /// An agent that has received nothing, with arguments and with its folders in this one.
     pub fn spawn_in(folder: tempfile::TempDir, args: &[&str]) -> Self {
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();
@@ -70,12 +70,12 @@ impl Agent {
         Self { process, stdin, stdout, folder }
     }
 
-    /// Says hello, and hears it; so many cells can be taken back.
+    /// Sends a hello, and receives the agent's; `undo` cells can be undone.
     pub fn greet_with(&mut self, undo: Option<u32>) {
         self.say_hello(45_000, undo);
     }
 
-    /// Says hello, and hears it.
+    /// Sends a hello, and receives the agent's.
     pub fn greet(&mut self, silence_limit_ms: u64) {
         self.say_hello(silence_limit_ms, None);
     }
@@ -91,13 +91,13 @@ impl Agent {
         });
     }
 
-    /// Says this hello, and hears the agent's.
+    /// Sends this hello, and receives the agent's.
     pub fn say(&mut self, hello: &ServerHello) {
         self.send(0, Kind::Hello, hello, b"");
         assert_eq!(self.version(), PROTOCOL_VERSION);
     }
 
-    /// Has `agent --connect` bring it another stream, which takes the place of the one before.
+    /// Has `agent --connect` bring another stream, which replaces the one before.
     pub fn visit(&mut self) -> Child {
         let mut visitor = Command::new(env!("CARGO_BIN_EXE_agent"))
             .args(["--connect", &self.process.id().to_string()])
@@ -111,14 +111,14 @@ impl Agent {
         visitor
     }
 
-    /// The version in the hello that comes next.
+    /// Receives the agent's hello, and returns its version.
     pub fn version(&mut self) -> u32 {
         let frame = self.receive();
         assert_eq!((frame.call, frame.kind), (0, Kind::Hello));
         serde_json::from_slice::<AgentHello>(&frame.head).unwrap().version
     }
 
-    /// Whether it has said anything that nobody has read yet.
+    /// Whether the agent has sent anything that was not read yet.
     pub fn has_spoken(&self) -> bool {
         let stdout = self.stdout.as_fd();
         let mut fds = [PollFd::new(stdout, PollFlags::POLLIN)];
@@ -130,7 +130,7 @@ impl Agent {
         frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[body]).unwrap();
     }
 
-    /// The same to one that may have turned us away.
+    /// Sends a frame to an agent that may have rejected the stream.
     pub fn try_send(&mut self, call: u32, kind: Kind, head: &impl serde::Serialize) {
         let head = serde_json::to_vec(head).unwrap();
         let _ = frame::write(self.stdin.as_mut().unwrap(), call, kind, &head, &[]);
@@ -140,7 +140,7 @@ impl Agent {
         frame::read(&mut self.stdout).unwrap().expect("a frame")
     }
 
-    /// The same, unless the stream breaks off.
+    /// Receives a frame, unless the stream breaks off.
     pub fn try_receive(&mut self) -> std::io::Result<Option<Frame>> {
         frame::read(&mut self.stdout)
     }
@@ -157,7 +157,7 @@ impl Agent {
         self.send(call, Run::KIND, &run, code.as_bytes());
     }
 
-    /// Runs a cell to its end: what came of it, and standard output followed by the result.
+    /// Runs a cell to its end. Returns how it ended, and its outputs followed by the result.
     pub fn cell(&mut self, call: u32, code: &str) -> (RunDone, String) {
         let run = Run {
             runtime: RuntimeName::PYTHON,
@@ -172,7 +172,7 @@ impl Agent {
         (done, String::from_utf8_lossy(&body[..all]).into_owned())
     }
 
-    /// Asks for something, and waits for what comes of it. No other answer may be due.
+    /// Sends a request, and waits for its answer. No other answer may be due.
     pub fn ask<R: Request>(
         &mut self,
         call: u32,
@@ -183,7 +183,7 @@ impl Agent {
         self.answer::<R>(call)
     }
 
-    /// The next answer, which must be to this.
+    /// Receives the next answer, which must be to this call.
     pub fn answer<R: Request>(&mut self, call: u32) -> Result<(R::Reply, Vec<u8>), FailureCode> {
         let frame = self.receive();
         assert_eq!(frame.call, call);
@@ -195,12 +195,12 @@ impl Agent {
         Ok((serde_json::from_slice(&frame.head).unwrap(), frame.body))
     }
 
-    /// Whether anything comes before the end of its stream, which it must be about to end.
+    /// Whether the agent sends anything before the end of its stream, which must be about to come.
     pub fn says_more(&mut self) -> bool {
         frame::read(&mut self.stdout).unwrap().is_some()
     }
 
-    /// Waits until it has so many threads.
+    /// Waits until the agent has this many threads.
     pub fn wait_for_threads(&self, count: usize) {
         let start = Instant::now();
         let tasks = format!("/proc/{}/task", self.process.id());

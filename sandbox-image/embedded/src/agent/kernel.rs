@@ -1,5 +1,5 @@
-//! An interpreter of a sandbox: the guest that cells run in, the states that it can go back to, and guests for
-//! programs.
+//! An interpreter of a sandbox: the guest that cells run in, the states that it can be rolled back to, and guests
+//! for programs.
 
 use std::{
     collections::VecDeque,
@@ -26,10 +26,10 @@ use crate::{
     state::State,
 };
 
-/// Longest that a look at the variables may take.
+/// Longest time that reading the variables may take.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Most pages that a spare copies ahead: 8 MB.
+/// Most pages that a spare guest copies in advance: 8 MB.
 const MAX_HOT: usize = 2048;
 
 /// An interpreter and its workspace.
@@ -38,29 +38,29 @@ pub(super) struct Kernel {
     files: SharedFiles,
     /// Bytes of memory that a guest may have.
     memory: usize,
-    /// None while it hibernates.
+    /// The guest of the workspace; `None` if it has to be created again, as after hibernation.
     machine: Option<Machine>,
-    /// What the guest was after the last cell; none before the first.
+    /// The guest's state after the last cell; `None` before the first.
     present: Option<Arc<Kept>>,
     /// Older states, the oldest first.
     past: VecDeque<Arc<Kept>>,
     undo: u32,
     /// A guest for the next program.
     spare: Option<Machine>,
-    /// Pages that a program writes, as far as the last one has shown: a spare has its own copies of them before
-    /// anybody waits.
+    /// Pages that the last program wrote. A spare copies them in advance, so that the next program does not wait for
+    /// that.
     hot: Vec<u32>,
-    /// What the last call has left, until the reply to it is on its way.
+    /// The guest of the last call, until the reply to it has been sent.
     unsettled: Option<Unsettled>,
 }
 
 /// A guest after a call.
 enum Unsettled {
-    /// What it is now is to be the present state, after this one.
+    /// Its state becomes the present state; the other is the state before the call.
     Kept(Machine, Arc<Kept>),
-    /// It is to go back.
+    /// It is rolled back to the present state.
     Stopped(Machine),
-    /// It has run a program, of which nothing stays.
+    /// It has run a program: its state is discarded.
     Program(Machine),
 }
 
@@ -74,7 +74,7 @@ impl Unsettled {
     }
 }
 
-/// What an interpreter was after its last cells.
+/// The states of an interpreter after its last cells.
 pub(super) struct KeptStates {
     language: &'static str,
     /// The oldest first.
@@ -92,7 +92,7 @@ impl KeptStates {
     }
 }
 
-/// A state, and cells that had been run.
+/// A state, and the number of cells that were run before it.
 struct Kept {
     state: State,
     count: u64,
@@ -124,7 +124,7 @@ impl Kernel {
         self.undo = undo;
     }
 
-    /// What is to be kept of it, if it has variables.
+    /// The states to save; `None` if there are no variables.
     pub(super) fn save(&self) -> Option<KeptStates> {
         let present = self.present.clone()?;
         let states = self.past.iter().cloned().chain([present]).collect();
@@ -136,7 +136,7 @@ impl Kernel {
         self.memory as u64
     }
 
-    /// Goes on from what was kept. False if that cannot be.
+    /// Loads saved states. Returns false if one of them cannot be used.
     pub(super) fn load(&mut self, kept: KeptKernel) -> bool {
         for (count, saved) in kept.states {
             let older = self.present.as_ref().map(|kept| &kept.state);
@@ -148,12 +148,12 @@ impl Kernel {
         true
     }
 
-    /// Gives up what was loaded.
+    /// Discards the states that were loaded.
     pub(super) fn unload(&mut self) {
         (self.present, self.past) = (None, VecDeque::new());
     }
 
-    /// Whether a node is open in it.
+    /// Whether a node is open in one of its states.
     pub(super) fn has_open(&self, inode: u64) -> bool {
         let mut kept = self.present.iter().chain(&self.past);
         let unsettled = self.unsettled.as_ref().and_then(Unsettled::of_workspace);
@@ -162,7 +162,7 @@ impl Kernel {
             || unsettled.is_some_and(|descriptors| descriptors.has(inode))
     }
 
-    /// A guest as the image has it.
+    /// A new guest in the state of the image.
     fn fresh(&self) -> wasmtime::Result<Machine> {
         let Interpreter { language, pre, image } = &*self.interpreter;
         let process = language.process(&self.files.now());
@@ -190,12 +190,13 @@ impl Kernel {
         Ok(machine)
     }
 
-    /// Makes what the last cell has left the present state, and prepares for the next call, while nobody waits.
+    /// Makes the state after the last cell the present state, and prepares for the next call. No caller waits for
+    /// this.
     pub(super) fn settle(&mut self, pages: &mut Pages) {
         match self.unsettled.take() {
             Some(Unsettled::Kept(machine, before)) => {
                 let kept = self.keep(machine, before, pages);
-                // Where the kernel did not say what was written nobody would know what to go back to.
+                // If the kernel did not report the written pages, there is no state to roll back to.
                 self.present = self.present.take().filter(|_| kept.is_ok());
             }
             Some(Unsettled::Stopped(machine)) => {
@@ -213,8 +214,9 @@ impl Kernel {
         }
     }
 
-    /// A guest that has run a program, as the image has it again: putting back what it has written costs less than
-    /// a new one, all of whose pages would have to be made its own once more. None if it has taken much memory.
+    /// Restores a guest that has run a program to the state of the image. Restoring the pages that it wrote costs
+    /// less than a new guest, which would have to copy them all again. `None` if it wrote too many pages, or its memory
+    /// has grown.
     fn as_new(&mut self, mut machine: Machine, pages: &mut Pages) -> Option<Machine> {
         let (base, size) = machine.extent();
         let mut written = pages.private(base, size).ok()?;
@@ -227,7 +229,7 @@ impl Kernel {
         is_new.then_some(machine)
     }
 
-    /// Gives up all memory that is not needed to go on.
+    /// Frees all memory that the next call does not need.
     pub(super) fn hibernate(&mut self) {
         (self.machine, self.spare) = (None, None);
     }
@@ -246,7 +248,7 @@ impl Kernel {
         Ok(Ended { end, start, elapsed, facts, cell: None, result: vec![], was_out_of_memory })
     }
 
-    /// Has the guest run the code.
+    /// Runs the code in the guest.
     fn call(
         &self,
         machine: &mut Machine,
@@ -259,7 +261,7 @@ impl Kernel {
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
         machine.bound(job.bounds(fuel));
         let begun = Instant::now();
-        // Nothing has run in it that could have drawn numbers.
+        // No code that could have drawn random numbers has run in it.
         let is_new = !is_cell || self.present.as_ref().is_none_or(|kept| kept.count == 0);
         let told = match (self.language(), is_cell) {
             (Language::Python, true) => python::cell(machine, &job.code),
@@ -326,7 +328,7 @@ impl Kernel {
         })
     }
 
-    /// Makes what a cell has left the present state.
+    /// Makes the guest's state after a cell the present state.
     fn keep(
         &mut self,
         mut machine: Machine,
@@ -357,7 +359,8 @@ impl Kernel {
         u32::try_from(self.past.len()).unwrap_or(u32::MAX).min(self.undo)
     }
 
-    /// Puts the guest back into its present state, from which it may differ in these pages, if that is known.
+    /// Restores the present state of the guest, which may differ from it in the pages `written`. If these are not
+    /// known, the guest is dropped.
     fn restore(&mut self, mut machine: Machine, written: io::Result<Vec<u32>>) {
         let image = &self.interpreter.image;
         let is_restored = self.present.as_ref().zip(written.ok()).is_some_and(|(kept, written)| {
@@ -366,7 +369,7 @@ impl Kernel {
         self.machine = is_restored.then_some(machine);
     }
 
-    /// Tells what the interpreter holds. Leaves no trace.
+    /// Reports the variables of the interpreter. Does not change its state.
     pub(super) fn inspect(
         &mut self,
         pages: &mut Pages,
@@ -394,7 +397,7 @@ impl Kernel {
         Ok((done, contents.ok().flatten().unwrap_or_default()))
     }
 
-    /// Takes so many cells back, or begins anew.
+    /// Undoes `undo` cells, or resets the interpreter if `None`.
     pub(super) fn reset(
         &mut self,
         undo: Option<u32>,
@@ -430,10 +433,10 @@ fn written_of(machine: &Machine, pages: &mut Pages) -> io::Result<Vec<u32>> {
     pages.written(base, size)
 }
 
-/// How a call ended, and what was told if it ended by itself.
+/// How a call ended, and its report if it ended by itself.
 fn end_of(told: Result<Option<Told>, Halt>, was_denied: bool) -> (End, Option<Told>) {
     match told {
-        // It asked for memory in vain, and failed for that: what it holds would let no other call succeed.
+        // The call was denied memory and failed. Its state is not kept: it leaves too little memory for other calls.
         Ok(told) => {
             let told = told.unwrap_or_else(Told::failed);
             if was_denied && told.code != 0 {

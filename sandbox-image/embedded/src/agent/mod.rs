@@ -1,9 +1,9 @@
-//! The agent of a sandbox: frames in, replies out, as a container's PID 1 does it.
+//! The agent of a sandbox: reads frames and writes replies, as PID 1 of a container does.
 //!
 //! ```text
-//! main thread    frames in -> files, lists, pings and looks at a run answered in place
-//!   |- watch     ends the process when the stream closes or the server falls silent
-//!   '- runner    one run after another, and the states of the interpreters
+//! main thread    reads frames; answers requests for files, lists, pings and outputs of a run itself
+//!   |- watch     ends the process when the stream closes or the server is silent for too long
+//!   '- runner    does one run after another, and has the states of the interpreters
 //! ```
 
 mod kernel;
@@ -53,16 +53,17 @@ use crate::{
     runtime::Runtime,
 };
 
-/// Silence that the agent bears before it has heard the server's own limit.
+/// Longest silence of the server before it has sent its own limit.
 const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 
-/// Part of the data area that long outputs may take, as on containers; here it is besides.
+/// Long outputs may have this fraction of the data area's size (1/8), as in containers. Here they do not count in its
+/// quota.
 const OUTPUT_SHARE: u64 = 8;
 
-/// Bytes of stack for the thread that runs guests, whose own stacks are elsewhere.
+/// Bytes of stack of the thread that runs guests. Guests have stacks of their own.
 const STACK: usize = 8 << 20;
 
-/// What a sandbox may use.
+/// The limits of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Bytes of memory that an interpreter may have beyond what it starts with.
@@ -71,16 +72,16 @@ pub struct Settings {
     pub data: u64,
     /// Bytes of scratch space.
     pub scratch: u64,
-    /// Bytes of packages that may be installed, if any may.
+    /// Bytes of packages that may be installed; `None` if installing is disabled.
     pub packages: Option<u64>,
-    /// Instructions of one call, if they are bounded.
+    /// Instructions of one call; `None` if they are not limited.
     pub fuel: Option<u64>,
-    /// File in which the sandbox is kept when its server is gone, and from which it goes on.
+    /// File in which the sandbox is saved when its server ends, and from which it is restored.
     pub state: Option<PathBuf>,
 }
 
-/// Is the agent of one sandbox: speaks the protocol on standard input and output until they close. Everything of
-/// this process is its own from then on: it gives up all rights that it does not need.
+/// Runs the agent of one sandbox: speaks the protocol on standard input and output until they close. It takes over
+/// the whole process, and gives up all rights that it does not need.
 pub fn agent(folder: &Path, settings: Settings) -> ExitCode {
     match serve(folder, &settings) {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,7 +92,7 @@ pub fn agent(folder: &Path, settings: Settings) -> ExitCode {
     }
 }
 
-/// The files, as they are now and, while something runs, as they were before it.
+/// The present files and, while a run is in progress, the files before it.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedFiles {
     pub(crate) now: Arc<Mutex<FileSystem>>,
@@ -107,27 +108,27 @@ impl SharedFiles {
         self.now.lock().expect("no thread panics while it holds this")
     }
 
-    /// Always taken after [`now`](Self::now).
+    /// Always locked after [`now`](Self::now).
     pub(crate) fn before(&self) -> MutexGuard<'_, Option<FileSystem>> {
         self.before.lock().expect("no thread panics while it holds this")
     }
 }
 
-/// What is kept of the sandbox when its server is gone.
+/// Saves the sandbox, so that it can be restored after its server has ended.
 #[derive(Clone)]
 pub(crate) struct Keeper(Arc<KeeperParts>);
 
 struct KeeperParts {
     files: SharedFiles,
-    /// Where; nowhere if nothing is to be kept, or before it is known what was.
+    /// The state file; `None` if the sandbox is not saved, and until the saved state has been read.
     file: Mutex<Option<StateFile>>,
-    /// The sandbox may differ from what is kept of it.
+    /// The sandbox may differ from the saved state.
     is_changed: AtomicBool,
-    /// It is known what there was, and all of it is there.
+    /// The saved state, if there is one, has been loaded or found unusable.
     is_ready: AtomicBool,
-    /// The interpreters as they are between calls.
+    /// The states of the interpreters after the last call.
     kernels: Mutex<Vec<KeptStates>>,
-    /// Held from before the reply to a call until what it has left is noted.
+    /// Locked from before the reply to a call until the states after the call are noted.
     settling: Mutex<()>,
 }
 
@@ -142,7 +143,7 @@ impl Keeper {
         self.0.file.lock().expect("no thread panics while it holds this")
     }
 
-    /// All that was kept is there, and what comes from now on is to be kept in this file.
+    /// Notes that loading is over. From now on the sandbox is saved in this file.
     fn ready(&self, file: Option<StateFile>) {
         *self.file() = file;
         self.0.is_ready.store(true, Ordering::Release);
@@ -152,12 +153,12 @@ impl Keeper {
         self.0.is_ready.load(Ordering::Acquire)
     }
 
-    /// What is kept cannot be gone on with: the sandbox is another.
+    /// Notes that the sandbox differs from the saved state, which could not be restored.
     fn differs(&self) {
         self.0.is_changed.store(true, Ordering::Release);
     }
 
-    /// The sandbox is about to become another than is kept.
+    /// Marks the saved state as outdated: the sandbox is about to differ from it.
     fn changes(&self) {
         if !self.0.is_changed.swap(true, Ordering::AcqRel)
             && let Some(file) = &mut *self.file()
@@ -166,7 +167,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps what there is between two calls. False if that cannot be done.
+    /// Saves the sandbox between two calls. Returns false if that fails.
     fn keep(&self) -> bool {
         let mut file = self.file();
         let Some(file) = file.as_mut() else { return false };
@@ -185,25 +186,25 @@ impl Keeper {
         written.is_ok()
     }
 
-    /// What is kept waits until this is dropped.
+    /// A lock: [`end`](Self::end) saves nothing until it is dropped.
     fn settling(&self) -> MutexGuard<'_, ()> {
         self.0.settling.lock().expect("no thread panics while it holds this")
     }
 
-    /// The interpreters are like that from now on.
+    /// Notes the new states of the interpreters.
     fn note(&self, kernels: Vec<KeptStates>) {
         *self.0.kernels.lock().expect("no thread panics while it holds this") = kernels;
     }
 
-    /// Keeps what there is, and ends the process. What is at work has not happened.
+    /// Saves the sandbox and ends the process. A run in progress is rolled back.
     fn end(&self) -> ! {
-        // Held to the end: another thread that comes for the same must not end the process meanwhile.
+        // Locked until the process ends: another thread that calls this must not end the process before.
         let mut file = self.file();
         if let Some(mut file) = file.take()
             && self.0.is_changed.load(Ordering::Acquire)
         {
             let _settled = self.settling();
-            // Where that cannot be done, whoever goes on finds the state before, and that it is not the last.
+            // If this fails, the next agent finds the older state, marked as outdated.
             self.write(&mut file);
         }
         std::process::exit(0)
@@ -246,7 +247,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let packages = settings.packages.map(PackageUploads::new);
     let mut agent =
         Agent { files, uploads, packages, store, memory, replies, runner, keeper, running: None };
-    // A stream that breaks ends it as one that closes.
+    // A broken stream ends the agent just as a closed one does.
     while let Ok(Some(frame)) = next_frame(&mut input) {
         watch.heard();
         if agent.answer(frame).is_err() {
@@ -256,12 +257,12 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     ended.end()
 }
 
-/// Bytes of memory that this process may have for itself: those of its guests, what is kept of older states and of
-/// files, and room for the engine. What would be more ends the sandbox.
+/// Bytes of private memory that this process may have: for its guests, their older states, files and packages, and
+/// the engine. A process that needs more ends.
 fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
     const ENGINE: u64 = 512 << 20;
     let images = runtime.interpreters.iter().map(|one| one.image.len() as u64);
-    // The guest of the workspace, one for the next program, and one that takes over meanwhile.
+    // The guest of the workspace, the spare for the next program, and a guest that is about to replace one of them.
     let guests = images.map(|image| 3 * (image + settings.memory)).sum::<u64>();
     guests
         + 4 * settings.memory
@@ -273,10 +274,10 @@ fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
 struct Agent {
     files: SharedFiles,
     uploads: Uploads,
-    /// If any may be installed.
+    /// `None` if installing is disabled.
     packages: Option<PackageUploads>,
     store: Arc<OutputStore>,
-    /// What the kernel says of this process's memory.
+    /// `/proc/self/statm`, which reports this process's memory.
     memory: File,
     replies: Replies,
     runner: Runner,
@@ -359,11 +360,11 @@ impl Agent {
                 self.replies.answer(call, done.map(|()| (Empty {}, vec![])))
             }
             Kind::Export | Kind::Import => {
-                // What it is, is kept as it is.
+                // Saving includes all variables, so they are not exported separately.
                 let detail = "variables are kept with all of the state here";
                 self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
             }
-            // It ends with its stream, and nobody resumes it.
+            // The agent ends with its stream, so it cannot be resumed.
             Kind::Resume
             | Kind::Remember
             | Kind::Call
@@ -374,7 +375,7 @@ impl Agent {
         }
     }
 
-    /// Leaves a request to the runner, which replies to it.
+    /// Passes a request to the runner, which replies to it.
     fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
         match order {
             Ok(order) => {
@@ -401,7 +402,7 @@ impl Agent {
         self.uploads.put(put, bytes, &mut now, before.as_mut())
     }
 
-    /// A failure while something runs.
+    /// Returns a failure while a run is in progress.
     fn when_idle(&self) -> Result<(), Failure> {
         if self.running.as_ref().is_some_and(|running| !running.is_over()) {
             return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
@@ -427,7 +428,7 @@ impl Agent {
             .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
     }
 
-    /// Bytes that are this sandbox's own, without what it shares with others.
+    /// Bytes of private memory of this sandbox, without pages that it shares with others.
     fn memory_in_use(&self) -> Option<u64> {
         let mut text = [0; 128];
         let read = self.memory.read_at(&mut text, 0).ok()?;

@@ -1,4 +1,4 @@
-//! One run: what was asked, and the reply.
+//! One run: its request and its reply.
 
 use std::{
     sync::{
@@ -24,13 +24,13 @@ use workspace::{
 use super::SharedFiles;
 use crate::machine::{Bounds, Switch};
 
-/// Bytes at the end of standard error in which its last line is looked for.
+/// Bytes at the end of standard error that are searched for its last line.
 const LAST_LINE: usize = 4096;
 
-/// Where programs' texts would lie in scratch space.
+/// Name in scratch space that stands for a program's text, and is not reported as a file of the run.
 const SCRIPT: &str = "main.py";
 
-/// Scratch space, as guests name it.
+/// Path of scratch space in guests.
 const SCRATCH: &str = "/tmp";
 
 /// A run that is ready to start.
@@ -45,7 +45,7 @@ pub(super) struct Job {
     asked: Instant,
 }
 
-/// What the main thread keeps of it.
+/// The main thread's share of a run.
 pub(super) struct Running {
     pub(super) call: u32,
     pub(super) switch: Switch,
@@ -54,13 +54,13 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The run's reply is about to be sent, or has been.
+    /// Whether the run's reply has been sent or is about to be.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 }
 
-/// What came of the code itself.
+/// The outcome of the code itself.
 pub(super) struct Ended {
     pub(super) end: End,
     pub(super) start: Start,
@@ -116,13 +116,13 @@ impl Job {
         Running { call: self.call, switch, outputs, over: self.over.clone() }
     }
 
-    /// What it may use from now on.
+    /// The limits of the call, whose time begins now.
     pub(super) fn bounds(&self, fuel: Option<u64>) -> Bounds {
         let deadline = Instant::now() + Duration::from_millis(self.run.timeout_ms);
         Bounds { deadline: Some(deadline), switch: self.switch.clone(), fuel }
     }
 
-    /// Says what came of it.
+    /// Replies with the outcome.
     pub(super) fn reply(
         self,
         ended: Ended,
@@ -168,11 +168,11 @@ impl Job {
         let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
         let body = [&stdout[..], &stderr, &[&result, &changed]].concat();
         self.over.store(true, Ordering::Release);
-        // Where nobody listens any more the watch ends the process, when what the run has left is noted.
+        // If the server has ended, the watch ends the process once the states after the run are noted.
         let _ = replies.reply(self.call, &done, &body);
     }
 
-    /// Says why it could not begin.
+    /// Replies with the reason why the run could not begin.
     pub(super) fn fail(self, failure: Failure, replies: &Replies) {
         self.over.store(true, Ordering::Release);
         let _ = replies.fail(self.call, failure);

@@ -15,19 +15,19 @@ use super::{
 };
 use crate::{kept, memory::Pages, runtime::Runtime};
 
-/// What the runner can be asked, in the order in which it is done.
+/// An order to the runner, which carries orders out one after another.
 pub(super) enum Order {
-    /// Cells that can be taken back; none if there will be no cells.
+    /// Number of cells that can be undone; `None` if there will be no cells.
     Configure(Option<u32>),
     /// Run this and reply to its call.
     Run(Box<Job>),
-    /// Reply when what was kept is there.
+    /// Reply once the saved state is loaded.
     Warm(u32),
-    /// Give up what only makes things faster, keep the rest if that is wanted, then reply.
+    /// Free the memory of guests, save the sandbox if that is asked for, then reply.
     Hibernate(u32, bool),
-    /// Look at a workspace and reply to this call.
+    /// Inspect a workspace and reply to this call.
     Inspect(u32, Inspect),
-    /// Take cells back or begin anew, and reply to this call.
+    /// Undo cells or reset the interpreter, and reply to this call.
     Reset(u32, Reset),
 }
 
@@ -72,22 +72,22 @@ struct Worker {
     replies: Replies,
     keeper: Keeper,
     fuel: Option<u64>,
-    /// What became of the sandbox that this one was to go on from, if they are kept.
+    /// Whether the saved sandbox was restored, and how; `None` if sandboxes are not saved.
     went_on: Option<WentOn>,
 }
 
-/// Bytes of which a state may be that is kept.
+/// Size limit of a saved sandbox, in bytes.
 fn most_kept(kernels: &[Kernel], settings: &Settings) -> u64 {
-    // What stands beside files and pages, of which there are so many.
+    // Metadata of files and pages, whose numbers are limited.
     const BESIDE: u64 = 64 << 20;
-    // The present state, and as much again for all older ones.
+    // The present state, and the same again for all older states together.
     let kernels = kernels.iter().map(|kernel| 2 * kernel.most_memory()).sum::<u64>();
     let packages = settings.packages.unwrap_or_default();
     kernels + settings.data + settings.scratch + packages + BESIDE
 }
 
 impl Worker {
-    /// Goes on from what was kept, once whoever had it has written it.
+    /// Restores the saved sandbox, once the agent that had it has written it.
     fn go_on(&mut self, state: Option<File>, most: u64) {
         let Some(state) = state else { return };
         let (file, mut went_on, kept) = kept::take_over(state, most);
@@ -104,7 +104,7 @@ impl Worker {
         self.keeper.ready(file);
     }
 
-    /// Takes what was kept; nothing of it, and false, if not all of it can be used.
+    /// Loads a saved sandbox. If a part of it cannot be used, loads nothing of it and returns false.
     fn load(&mut self, kept: kept::Kept) -> bool {
         let mut loaded = true;
         for kept in kept.kernels {
@@ -165,7 +165,7 @@ impl Worker {
         }
     }
 
-    /// Says what would have to be kept now.
+    /// Notes the states to save now.
     fn note(&self) {
         self.keeper.note(self.kernels.iter().filter_map(Kernel::save).collect());
     }
@@ -194,7 +194,7 @@ impl Worker {
             None => matches!(ended.end, End::Exited { .. }),
         });
         self.settle_files(is_kept);
-        // The caller need not wait until the state is kept; whoever keeps the sandbox does.
+        // The caller does not wait until the state after the run is noted; saving the sandbox does.
         let keeper = self.keeper.clone();
         let _settling = keeper.settling();
         match ended {
@@ -205,7 +205,7 @@ impl Worker {
         self.note();
     }
 
-    /// Ends a run for the files: what a run did that was stopped is undone.
+    /// Ends a run for the files: rolls back the changes of a run that was stopped.
     fn settle_files(&mut self, is_kept: bool) {
         let mut now = self.files.now();
         if let Some(before) = self.files.before().take()
@@ -222,7 +222,7 @@ impl Worker {
     }
 }
 
-/// Which of the kernels is that of this runtime.
+/// The index of the kernel of this runtime.
 fn find(kernels: &mut [Kernel], name: &RuntimeName) -> Result<usize, Failure> {
     let at = kernels.iter().position(|kernel| kernel.language().name() == name.as_str());
     at.ok_or_else(|| {

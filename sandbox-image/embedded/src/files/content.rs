@@ -1,4 +1,4 @@
-//! What files hold: bytes in pieces that copies share until one of them is written to.
+//! The contents of files: bytes in pieces that copies share until one of them is written to.
 
 use std::{fmt, sync::Arc};
 
@@ -8,26 +8,26 @@ use serde_bytes::{ByteBuf, Bytes};
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
 
-/// Bytes that can be shared, such as a file of the host's that is mapped.
+/// Bytes that can be shared, such as a mapped file of the host.
 pub(crate) type Shared = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The contents of a file. A copy costs a pointer for each piece.
+/// The contents of a file. A copy costs one pointer for each piece.
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// It can be written.
+    /// Contents that can be written.
     Own {
-        /// Bytes of it.
+        /// Length in bytes.
         len: u64,
-        /// Each as long as needed; what is behind its end is zero.
+        /// Each as long as needed: the bytes behind its end are zeros.
         pieces: Vec<Arc<Vec<u8>>>,
     },
-    /// A part of something that is never written.
+    /// A part of shared bytes, which is never written.
     Fixed {
-        /// What it is a part of.
+        /// The shared bytes.
         all: Shared,
-        /// Where it starts.
+        /// Offset of the part.
         start: usize,
-        /// Bytes of it.
+        /// Length in bytes.
         len: usize,
     },
 }
@@ -38,7 +38,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// Its own bytes; what is fixed is never kept.
+/// Saves its own bytes. Fixed contents are never saved.
 impl Serialize for Content {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -66,7 +66,7 @@ impl Default for Content {
 }
 
 impl Content {
-    /// Bytes of it.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Own { len, .. } => *len,
@@ -74,7 +74,7 @@ impl Content {
         }
     }
 
-    /// Copies bytes from there on, and says how many there were.
+    /// Copies bytes from `offset` on, and returns their number.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> usize {
         let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = left.min(to.len());
@@ -102,7 +102,7 @@ impl Content {
         count
     }
 
-    /// Writes bytes there. What was not there before is zero.
+    /// Writes bytes at `offset`. A gap before them reads as zeros.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let Self::Own { len, pieces } = self else { return };
         let Ok(mut at) = usize::try_from(offset) else { return };
@@ -123,7 +123,7 @@ impl Content {
         *len = (*len).max(at as u64);
     }
 
-    /// Cuts it, or adds zeros.
+    /// Truncates the contents, or adds zeros.
     pub(crate) fn resize(&mut self, new: u64) {
         let Self::Own { len, pieces } = self else { return };
         if new < *len {
@@ -133,7 +133,7 @@ impl Content {
             {
                 let last = Arc::make_mut(last);
                 last.truncate(new % PIECE);
-                // What nobody is charged for is not held either.
+                // Bytes that the quota no longer counts must not take memory either.
                 last.shrink_to_fit();
             }
             pieces.shrink_to_fit();
@@ -141,7 +141,7 @@ impl Content {
         *len = new;
     }
 
-    /// Bytes of memory that it has for itself.
+    /// Bytes of private memory.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         match self {
@@ -150,7 +150,7 @@ impl Content {
         }
     }
 
-    /// All of it.
+    /// All bytes.
     #[cfg(test)]
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut all = vec![0; usize::try_from(self.len()).unwrap_or(0)];

@@ -1,6 +1,6 @@
-//! Why a file operation could not be done, as WASI numbers it.
+//! Error numbers of file operations, as WASI defines them.
 
-/// Declares the numbers once.
+/// Declares the enum and its numbers.
 macro_rules! errnos {
     ($($name:ident = $number:literal,)*) => {
         /// An error number of WASI preview 1.

@@ -1,15 +1,15 @@
-//! The files of a sandbox: a tree in memory, of which a copy costs next to nothing.
+//! The files of a sandbox: a tree in memory that is cheap to copy.
 //!
 //! ```text
-//! /                          read-only   what the interpreters need: their libraries, mapped from the runtime's folder
+//! /                          read-only   the interpreters' libraries, mapped from the runtime's folder
 //! |- mnt/data                data        the user's files, within a quota of bytes and of files
-//! |- tmp                     scratch     the same with a quota of its own
-//! |- usr/local/lib/packages  read-only   what was installed while the sandbox runs; it stays, whatever is taken back
+//! |- tmp                     scratch     temporary files, with a quota of their own
+//! |- usr/local/lib/packages  read-only   packages installed while the sandbox runs; a rollback does not remove them
 //! '- usr/..                  read-only
 //! ```
 //!
-//! No path of the host's exists here. Copies share all that neither has changed, which is what makes it cheap to
-//! take back what a cell has done.
+//! No path of the host exists here. Copies share everything that neither of them has changed, which makes it cheap to
+//! roll back the changes of a cell.
 
 mod content;
 mod errno;

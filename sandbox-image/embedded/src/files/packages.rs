@@ -1,4 +1,4 @@
-//! Packages: the part of the tree that changes from outside alone, and that nothing takes back.
+//! Packages: the part of the tree that only the server changes, and that no rollback affects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,13 +10,13 @@ use super::{
 /// `/usr/local/lib/packages`.
 pub(super) const PACKAGES: Inode = 4;
 
-/// The first in it.
+/// The first inode in it.
 const FIRST: Inode = 1 << 31;
 
-/// Files and folders of packages.
+/// Most files and folders of packages.
 const MAX_FILES: usize = 32_768;
 
-/// Packages that were installed while the sandbox runs: nobody in it can change them.
+/// Packages that were installed while the sandbox runs. Guests cannot change them.
 #[derive(Debug, Clone)]
 pub(super) struct Packages {
     nodes: BTreeMap<Inode, Node>,
@@ -25,13 +25,13 @@ pub(super) struct Packages {
 }
 
 impl Packages {
-    /// None, in a folder in this one.
+    /// No packages, in a folder within `parent`.
     pub(super) fn new(parent: Inode) -> Self {
         let nodes = BTreeMap::from([(PACKAGES, folder(Area::ReadOnly, parent))]);
         Self { nodes, bytes: 0, next: FIRST }
     }
 
-    /// What has this number, if it is one of theirs.
+    /// The node of this number, if it belongs to packages.
     pub(super) fn node(&self, inode: Inode) -> Option<&Node> {
         self.nodes.get(&inode)
     }
@@ -55,12 +55,12 @@ impl Packages {
         Ok(inode)
     }
 
-    /// What is to be kept of them.
+    /// The nodes to save.
     pub(super) fn save(&self) -> Vec<(Inode, Node)> {
         self.nodes.iter().map(|(inode, node)| (*inode, node.clone())).collect()
     }
 
-    /// Those that were kept; nothing if they are not what is kept of any.
+    /// Loads saved nodes; `None` if they are not those of packages.
     pub(super) fn load(nodes: Vec<(Inode, Node)>) -> Option<Self> {
         let nodes: BTreeMap<_, _> = nodes.into_iter().collect();
         let are_whole =
@@ -72,8 +72,8 @@ impl Packages {
 }
 
 impl FileSystem {
-    /// Puts a file of a package there, in the place of what has its name; the folders on the way are made. All packages
-    /// have so many bytes at most.
+    /// Adds a file of a package, replaces a file of the same name, and makes the missing folders of its path. All
+    /// packages together may have `most_bytes` bytes.
     pub(crate) fn install(
         &mut self,
         path: &[&str],

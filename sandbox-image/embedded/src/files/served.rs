@@ -1,4 +1,4 @@
-//! What the server asks of files: pieces in and out, and listings. Paths are relative to the data area.
+//! Requests of the server for files: reading and writing in pieces, and listings. Paths are relative to the data area.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use workspace::tree::{self, Snapshot};
 
 use super::{Content, DATA, Errno, FileSystem, Stat, tree::Inode};
 
-/// Folders that are looked into, in one another.
+/// Most nested folders that are listed.
 const MAX_DEPTH: usize = 64;
 
 impl FileSystem {
@@ -24,7 +24,7 @@ impl FileSystem {
         found
     }
 
-    /// Regular files in scratch space, and in the folders there.
+    /// Regular files in scratch space and in its folders, not deeper.
     pub(crate) fn elsewhere(&self) -> Snapshot {
         let mut found = Snapshot::new();
         if let Ok(scratch) = self.find(super::ROOT, "/tmp", true) {
@@ -77,10 +77,10 @@ impl FileSystem {
         Ok((GetDone { stamp: stamp(stat) }, bytes))
     }
 
-    /// Puts a file there.
+    /// Makes a file with these bytes.
     ///
     /// # Errors
-    /// If it cannot be there, or there is no room.
+    /// If the path is not possible, or there is no space left.
     pub(crate) fn place(&mut self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
         let (folder, name) = self.folder_of(path)?;
         let mut content = Content::default();
@@ -88,7 +88,7 @@ impl FileSystem {
         self.publish(folder, name, content)
     }
 
-    /// What a path names without any link on the way.
+    /// The node of a path. Links in the path are refused.
     fn beneath(&self, path: &str) -> Result<Inode, Errno> {
         let mut at = DATA;
         for part in parts(path)? {
@@ -101,7 +101,7 @@ impl FileSystem {
         Ok(at)
     }
 
-    /// The folder in which a file of this path lies, made with all that are missing on the way, and its name.
+    /// The folder and the name of a file of this path. Missing folders are made, links are refused.
     fn folder_of<'a>(&mut self, path: &'a str) -> Result<(Inode, &'a str), Errno> {
         let parts = parts(path)?;
         let (name, folders) = parts.split_last().ok_or(Errno::Inval)?;
@@ -120,7 +120,7 @@ impl FileSystem {
     }
 }
 
-/// The parts of a path that leads nowhere but down.
+/// The parts of a relative path without `..`.
 fn parts(path: &str) -> Result<Vec<&str>, Errno> {
     if path.len() > MAX_PATH {
         return Err(Errno::Nametoolong);
@@ -133,7 +133,7 @@ fn parts(path: &str) -> Result<Vec<&str>, Errno> {
     }
 }
 
-/// Files that are on their way in. Nobody sees them before they are whole.
+/// Uploads in progress. A file becomes visible when it is complete.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads(HashMap<u32, Upload>);
 
@@ -145,8 +145,8 @@ struct Upload {
 }
 
 impl Uploads {
-    /// Answers [`Put`]. `before` is the state that the files go back to if what runs is stopped: an upload is to be
-    /// in that as well, and to fit into both.
+    /// Answers [`Put`]. `before` is the state to which the files are rolled back if the run in progress is stopped: an
+    /// upload is added to both states, and must fit into both.
     pub(crate) fn put(
         &mut self,
         put: &Put,
@@ -197,7 +197,7 @@ impl Uploads {
             if let Some(found) = files.entries(folder)?.get(name) {
                 match files.stat(*found)?.filetype {
                     3 => return Err(Errno::Isdir),
-                    // Told now rather than after the last piece.
+                    // Refused with the first piece rather than after the last.
                     _ if !put.overwrite => return Err(Errno::Exist),
                     _ => {}
                 }
@@ -223,18 +223,18 @@ impl Uploads {
             return Err(Errno::Inval);
         };
         files.unstage(content.len());
-        // A copy, which takes the other's place when nothing can fail any more.
+        // A copy, which replaces `before` once nothing can fail any more.
         let mut then = before.as_ref().map(|before| FileSystem::clone(before));
         if let Some(then) = &mut then {
             then.unstage(content.len());
             let folder = then.folder_of(&put.path).map(|(folder, _)| folder);
             let done = folder.and_then(|folder| then.publish(folder, &name, content.clone()));
-            // Where something else was in its way then, it is in the present state only.
+            // If something else was in its place in that state, the file is added to the present state only.
             if done == Err(Errno::Nospc) {
                 return Err(Errno::Nospc);
             }
         }
-        // The folder may be gone by now.
+        // The folder may have been removed meanwhile.
         let replaced = files.entries(folder).map_err(|_| Errno::Noent)?.contains_key(&name);
         if replaced && !put.overwrite {
             return Err(Errno::Exist);
@@ -247,7 +247,7 @@ impl Uploads {
     }
 }
 
-/// Files of packages that are on their way in.
+/// Uploads of packages' files in progress.
 #[derive(Debug)]
 pub(crate) struct PackageUploads {
     most_bytes: u64,
@@ -255,12 +255,12 @@ pub(crate) struct PackageUploads {
 }
 
 impl PackageUploads {
-    /// None yet, of packages of so many bytes.
+    /// No uploads yet. All packages together may have `most_bytes` bytes.
     pub(crate) fn new(most_bytes: u64) -> Self {
         Self { most_bytes, files: HashMap::new() }
     }
 
-    /// Answers [`Install`](protocol::message::Install), a piece at a time.
+    /// Takes one piece of an [`Install`](protocol::message::Install) request.
     pub(crate) fn put(
         &mut self,
         put: &Put,
@@ -297,7 +297,7 @@ impl PackageUploads {
     }
 }
 
-/// Whether an upload would replace what nobody has said that it may, should the files go back to this state.
+/// Refuses an upload that would replace a file without permission if the files were rolled back to this state.
 fn check_free(before: &FileSystem, put: &Put) -> Result<(), Errno> {
     let Ok(found) = before.beneath(&put.path) else { return Ok(()) };
     match before.stat(found)?.filetype {
@@ -311,7 +311,7 @@ fn stamp(stat: Stat) -> Stamp {
     Stamp { ino: stat.inode, size: stat.size, mtime_ns: stat.modified, ctime_ns: stat.changed }
 }
 
-/// Without the path: the caller knows it, and the server's log must not.
+/// A failure without the path, which the caller knows and the server's log must not contain.
 fn failure(errno: Errno) -> Failure {
     let code = match errno {
         Errno::Noent => FailureCode::NotFound,
@@ -327,7 +327,7 @@ fn failure(errno: Errno) -> Failure {
     Failure::new(code, format!("{errno:?}"))
 }
 
-/// What the nodes of a tree hold by path, for comparison.
+/// The contents of a tree's files by path, for comparison.
 #[cfg(test)]
 pub(super) fn contents(files: &FileSystem) -> BTreeMap<String, Vec<u8>> {
     let of = |path: &str| files.find(DATA, path, false).and_then(|file| files.content(file));

@@ -132,7 +132,7 @@ fn uploads_appear_whole_and_in_the_state_before_a_run_as_well() {
     }
     let gap = put("c", 5, 3, true, false);
     assert_eq!(refused(&mut files, &mut uploads, &gap, b"x"), FailureCode::BadRequest);
-    // What never ended takes no room.
+    // An upload that was abandoned takes no space.
     uploads.put(&put("d", 6, 0, false, false), &vec![0; 200_000], &mut files, None).expect("begun");
     uploads.abandon(&protocol::message::Abandon { upload: 6 }, &mut files, None);
     assert_eq!(write(&mut files, "e", 0, &vec![0; 299_000]), Ok(299_000));
@@ -189,7 +189,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..40)
 }
 
-/// Does the same to a real folder; whether it could be done.
+/// Does the same to a real folder, and returns whether that succeeded.
 fn really(root: &Path, step: &Step) -> bool {
     let path = |at: usize| root.join(NAMES[at]);
     let open = |at| fs::OpenOptions::new().write(true).create(true).truncate(false).open(path(at));
@@ -340,7 +340,7 @@ fn an_upload_has_to_fit_into_what_may_be_gone_back_to() {
         .put(&put("up", 1, 60_000, true, false), &vec![2; 60_000], &mut files, Some(&mut before))
         .expect_err("refused");
     assert_eq!(refused.code, FailureCode::Full);
-    // Nothing of it counts any more, in neither.
+    // The refused upload counts in neither state any more.
     let fits = put("fits", 2, 0, true, false);
     uploads.put(&fits, &vec![2; 100_000], &mut files, Some(&mut before)).expect("it fits");
     files.restore(&before);
@@ -414,7 +414,7 @@ fn packages_stay_whatever_is_taken_back_and_cannot_be_changed_from_within() {
     assert_eq!(files.write(found, 0, b"x"), Err(Errno::Rofs));
     assert_eq!(files.remove_file(ROOT, "/usr/local/lib/packages/c.py"), Err(Errno::Rofs));
     assert_eq!(files.make_folder(ROOT, "/usr/local/lib/packages/e").map(drop), Err(Errno::Rofs));
-    // Neither beyond their room, nor in the place of one another.
+    // Packages can neither exceed their limit nor replace a folder by a file, or a file by a folder.
     assert_eq!(files.install(&["f"], content(&"x".repeat(95)), MOST), Err(Errno::Nospc));
     assert_eq!(files.install(&["c.py", "g"], content("x"), MOST), Err(Errno::Notdir));
     assert_eq!(files.install(&["a"], content("x"), MOST), Err(Errno::Isdir));

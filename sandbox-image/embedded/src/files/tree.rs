@@ -1,4 +1,4 @@
-//! The tree itself: names, nodes, quotas.
+//! The tree of files: names, nodes, quotas.
 
 use std::{
     cmp::Ordering,
@@ -15,10 +15,10 @@ use super::{
     packages::{PACKAGES, Packages},
 };
 
-/// Names a node; never used again for another.
+/// The number of a node. It is never used again for another node.
 pub(crate) type Inode = u64;
 
-/// The folder of all.
+/// The root folder.
 pub(crate) const ROOT: Inode = 1;
 
 /// `/mnt/data`.
@@ -27,7 +27,7 @@ pub(crate) const DATA: Inode = 2;
 /// `/tmp`.
 const SCRATCH: Inode = 3;
 
-/// The first of those that are made later.
+/// The first inode of nodes that the sandbox makes.
 const FIRST_OWN: Inode = 1 << 32;
 
 /// Longest name, in bytes, as on Linux.
@@ -36,23 +36,23 @@ pub(super) const MAX_NAME: usize = 255;
 /// Longest path that a guest may give, in bytes, as on Linux.
 const MAX_GUEST_PATH: usize = 4096;
 
-/// Links that are followed on the way to a file, as on Linux.
+/// Most links that are followed in a path, as on Linux.
 const MAX_LINKS: usize = 40;
 
-/// Folders that lie in one another at most: a path of them can still be named.
+/// Most nested folders, so that a path of all of them is short enough.
 const MAX_DEPTH: usize = MAX_PATH / 2;
 
-/// Files that others have taken the place of and that still count, as nothing has run since.
+/// Most replaced files that still count in the quota, until the next run clears them away.
 const MAX_REPLACED: u32 = 256;
 
-/// To which part of the tree a node belongs.
+/// The part of the tree that a node belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Area {
     /// The user's files.
     Data,
-    /// What programs need for a while.
+    /// Temporary files of programs.
     Scratch,
-    /// Nobody can change it.
+    /// Files that guests cannot change.
     ReadOnly,
 }
 
@@ -60,20 +60,20 @@ pub(crate) enum Area {
 pub(super) struct Node {
     pub(super) area: Area,
     pub(super) kind: Kind,
-    /// Names that it has.
+    /// Number of its names.
     pub(super) links: u32,
     pub(super) modified: i64,
     pub(super) changed: i64,
 }
 
-/// What a node is.
+/// The kind of a node, with its contents.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// A folder: its entries, and the folder that it is in.
     Folder {
         /// By name.
         entries: BTreeMap<String, Inode>,
-        /// Itself at the top.
+        /// The folder itself if it is the root.
         parent: Inode,
     },
     /// A regular file.
@@ -83,7 +83,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Bytes of it that count.
+    /// Bytes that count in the quota.
     pub(super) fn size(&self) -> u64 {
         match self {
             Self::Folder { .. } => 0,
@@ -93,44 +93,44 @@ impl Kind {
     }
 }
 
-/// What is known of a node without its contents. Times are nanoseconds since the epoch.
+/// The metadata of a node. Times are nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// Its number.
     pub(crate) inode: Inode,
-    /// WASI's number for what it is: 3 is a folder, 4 a file, 7 a link.
+    /// WASI's number for its kind: 3 is a folder, 4 a file, 7 a link.
     pub(crate) filetype: u8,
-    /// Names that it has.
+    /// Number of its names.
     pub(crate) links: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// When its contents changed.
+    /// Time of the last change of its contents.
     pub(crate) modified: i64,
-    /// When anything of it changed. Nobody can set it.
+    /// Time of the last change of any kind. Guests cannot set it.
     pub(crate) changed: i64,
 }
 
 /// An entry of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Its place among the others. Never 0.
+    /// Its position among the folder's entries. Never 0.
     pub(crate) place: u64,
     /// Its name.
     pub(crate) name: &'a str,
     /// The node that it names.
     pub(crate) inode: Inode,
-    /// WASI's number for what that is.
+    /// WASI's number for the kind of that node.
     pub(crate) filetype: u8,
 }
 
-/// The places of the folder itself and of the one above it, before those of all other entries.
+/// The places of `.` and `..`, before those of all other entries.
 const SELF: u64 = 1;
 const ABOVE: u64 = 2;
 
-/// Bits of a place that tell apart the names of one node.
+/// Bits of a place that distinguish the names of one node.
 const NAME_BITS: u32 = 24;
 
-/// The place of an entry: by its node, and by a hash (FNV-1a) of its name where a node has several.
+/// The place of an entry: its inode, followed by bits of a hash (FNV-1a) of its name, as a node may have several.
 fn place_of(inode: Inode, name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -138,7 +138,7 @@ fn place_of(inode: Inode, name: &str) -> u64 {
     inode << NAME_BITS | hash >> (u64::BITS - NAME_BITS)
 }
 
-/// What the times of a node are set to; `None` leaves it.
+/// New times of a node; `None` leaves a time as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Times {
     /// Nanoseconds since the epoch.
@@ -152,7 +152,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// A tree that has these files, by absolute path, and the places of the two areas.
+    /// A tree with these files, by absolute path, and with the names of the data area, scratch space and packages.
     pub(crate) fn new(files: impl IntoIterator<Item = (String, Content)>) -> Self {
         let mut nodes = BTreeMap::from([(ROOT, folder(Area::ReadOnly, ROOT))]);
         let mut library = Self { nodes: BTreeMap::new() };
@@ -175,7 +175,7 @@ impl Library {
         library
     }
 
-    /// Gives a node this name, and makes the folders on the way.
+    /// Adds a node at this path, and makes the missing folders of the path.
     fn place(&mut self, path: &str, inode: Inode) {
         let mut at = ROOT;
         let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
@@ -202,12 +202,12 @@ pub(super) fn folder(area: Area, parent: Inode) -> Node {
     Node { area, kind, links: 1, modified: 0, changed: 0 }
 }
 
-/// What an area holds, and may hold.
+/// The usage and the limit of an area.
 #[derive(Debug, Clone, Copy)]
 struct Quota {
     bytes: u64,
     most_bytes: u64,
-    /// And further names of files that have several.
+    /// Number of nodes. A node with several names counts once for each.
     nodes: u32,
 }
 
@@ -217,15 +217,15 @@ pub(crate) struct FileSystem {
     library: Arc<Library>,
     pub(super) packages: Arc<Packages>,
     nodes: BTreeMap<Inode, Arc<Node>>,
-    /// Without a name, but perhaps open.
+    /// Nodes without a name, which may be open.
     orphans: BTreeSet<Inode>,
-    /// Open in an interpreter that does not run now.
+    /// Nodes that are open in states of interpreters, while a run is in progress.
     pinned: BTreeSet<Inode>,
     next: Inode,
     clock: i64,
     data: Quota,
     scratch: Quota,
-    /// Bytes of uploads that are on their way, which count as the user's.
+    /// Bytes of uploads in progress, which count in the data area's quota.
     staged: u64,
 }
 
@@ -233,12 +233,12 @@ pub(crate) struct FileSystem {
 struct Place<'a> {
     folder: Inode,
     name: &'a str,
-    /// It ends in a slash: what it names has to be a folder.
+    /// The path ends in a slash, so it must name a folder.
     wants_folder: bool,
 }
 
 impl FileSystem {
-    /// One with nothing in it but the library. Limits are bytes.
+    /// Files with nothing but the library. Limits are in bytes.
     pub(crate) fn new(library: Arc<Library>, data: u64, scratch: u64) -> Self {
         let parent = |path: &str| library.parent_of(path).unwrap_or(ROOT);
         let nodes = [(DATA, Area::Data, parent("/mnt")), (SCRATCH, Area::Scratch, ROOT)];
@@ -263,7 +263,7 @@ impl FileSystem {
         own.or_else(|| self.fixed(inode)).ok_or(Errno::Badf)
     }
 
-    /// What nobody in the sandbox can change.
+    /// A node that guests cannot change.
     fn fixed(&self, inode: Inode) -> Option<&Node> {
         self.library.nodes.get(&inode).or_else(|| self.packages.node(inode))
     }
@@ -283,14 +283,14 @@ impl FileSystem {
         }
     }
 
-    /// The time, and later than any that was told before.
+    /// The present time, always later than the result of any earlier call.
     pub(super) fn tick(&mut self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.clock = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX).max(self.clock + 1);
         self.clock
     }
 
-    /// Notes a change of a node, of its contents or only of what else is known of it.
+    /// Sets the times of a node that has changed. `contents` says whether that includes its contents.
     fn touch(&mut self, inode: Inode, contents: bool) {
         let now = self.tick();
         if let Ok(node) = self.node_mut(inode) {
@@ -322,8 +322,8 @@ impl FileSystem {
         }
     }
 
-    /// The first entries of a folder behind this place, the folder itself and the one above it included. A place
-    /// belongs to its entry, whatever else is added or removed: between two calls nothing has to be remembered.
+    /// The first entries of a folder behind this place, `.` and `..` included. The place of an entry does not depend
+    /// on other entries, so that a listing needs no state between two calls.
     pub(crate) fn entries_after(
         &self,
         folder: Inode,
@@ -332,7 +332,7 @@ impl FileSystem {
     ) -> Result<Vec<Entry<'_>>, Errno> {
         let own = [(SELF, ".", folder), (ABOVE, "..", self.parent(folder)?)];
         let own = own.into_iter().filter(|(at, ..)| *at > place);
-        // A name is looked at only where its node does not tell: a folder may have many, and long ones.
+        // Names are hashed only if the inodes are equal: a folder may have many long names.
         let is_after = |(name, inode): &(&String, &Inode)| match (*inode).cmp(&(place >> NAME_BITS))
         {
             Ordering::Equal => place_of(**inode, name) > place,
@@ -356,7 +356,7 @@ impl FileSystem {
         Ok(own.chain(named).take(most).map(entry).collect())
     }
 
-    /// What is known of a node.
+    /// The metadata of a node.
     pub(crate) fn stat(&self, inode: Inode) -> Result<Stat, Errno> {
         let node = self.node(inode)?;
         let filetype = match &node.kind {
@@ -369,7 +369,7 @@ impl FileSystem {
         Ok(Stat { inode, filetype, links: links.into(), size, modified, changed })
     }
 
-    /// Whether it can be changed.
+    /// The area of a node.
     pub(crate) fn area(&self, inode: Inode) -> Result<Area, Errno> {
         Ok(self.node(inode)?.area)
     }
@@ -401,12 +401,12 @@ impl FileSystem {
         if name.len() > MAX_NAME {
             return Err(Errno::Nametoolong);
         }
-        // It must be a folder to have a name in it.
+        // Only a folder can have a name in it.
         self.entries(at)?;
         Ok(Place { folder: at, name, wants_folder })
     }
 
-    /// The folder of this name in a folder.
+    /// Enters the folder of this name in a folder, or the one that a link of this name leads to.
     fn enter(&self, folder: Inode, name: &str, links: &mut usize) -> Result<Inode, Errno> {
         let found = self.child(folder, name)?.ok_or(Errno::Noent)?;
         match &self.node(found)?.kind {
@@ -416,7 +416,7 @@ impl FileSystem {
         }
     }
 
-    /// What a link in a folder leads to.
+    /// The node that a link in a folder leads to.
     fn follow(&self, folder: Inode, target: &str, links: &mut usize) -> Result<Inode, Errno> {
         *links += 1;
         if *links > MAX_LINKS {
@@ -430,7 +430,7 @@ impl FileSystem {
         }
     }
 
-    /// The entry of this name; above the top there is only the top.
+    /// The node of this name in a folder. `..` of the root is the root.
     fn child(&self, folder: Inode, name: &str) -> Result<Option<Inode>, Errno> {
         Ok(match name {
             "" | "." => {
@@ -443,7 +443,7 @@ impl FileSystem {
         })
     }
 
-    /// Finds what a path names, and if it is a link and to be followed, what that leads to.
+    /// Finds the node of a path. If that is a link and `follow` is set, finds the node that it leads to.
     pub(crate) fn find(&self, from: Inode, path: &str, follow: bool) -> Result<Inode, Errno> {
         let place = self.walk(from, path)?;
         let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
@@ -459,7 +459,7 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// Finds a file, or makes one that is empty; whether it was made.
+    /// Finds a file or makes an empty one. Also returns whether it was made.
     pub(crate) fn find_or_create(
         &mut self,
         from: Inode,
@@ -474,7 +474,8 @@ impl FileSystem {
         Ok((self.add(folder, &name, Kind::File(Content::default()))?, true))
     }
 
-    /// Where a file of this path would be made: where a link of that name leads, if there is one.
+    /// The folder and name under which a file of this path would be made. If `follow` is set, a link at the path is
+    /// followed.
     fn free_place(
         &self,
         from: Inode,
@@ -509,7 +510,7 @@ impl FileSystem {
         Ok(inode)
     }
 
-    /// Makes a node that is to have a name in a folder, if there are not so many in its area.
+    /// Makes a node for a new name in a folder, if its area has space and fewer than `most` nodes.
     fn make(&mut self, folder: Inode, kind: Kind, most: u32) -> Result<Inode, Errno> {
         self.check_there(folder)?;
         let area = self.node(folder)?.area;
@@ -528,7 +529,7 @@ impl FileSystem {
         Ok(inode)
     }
 
-    /// A folder that has been removed takes nothing any more, though it may be open: nobody could find it.
+    /// Refuses a folder that has been removed but may still be open: nothing in it could be found.
     fn check_there(&self, folder: Inode) -> Result<(), Errno> {
         if self.node(folder)?.links == 0 { Err(Errno::Noent) } else { Ok(()) }
     }
@@ -567,7 +568,7 @@ impl FileSystem {
         self.add(place.folder, place.name, Kind::Link(target.to_owned())).map(drop)
     }
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub(crate) fn target(&self, from: Inode, path: &str) -> Result<&str, Errno> {
         match &self.node(self.find(from, path, false)?)?.kind {
             Kind::Link(target) => Ok(target),
@@ -575,7 +576,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file another name besides.
+    /// Gives a file a further name.
     pub(crate) fn make_name(&mut self, file: Inode, from: Inode, path: &str) -> Result<(), Errno> {
         let place = self.walk(from, path)?;
         if self.child(place.folder, place.name)?.is_some() {
@@ -604,7 +605,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes a file its name. What is still open lives on until it is [collected](Self::collect).
+    /// Removes a name of a file. A file without a name remains until it is [collected](Self::collect).
     pub(crate) fn remove_file(&mut self, from: Inode, path: &str) -> Result<(), Errno> {
         let place = self.walk(from, path)?;
         let found = self.child(place.folder, place.name)?.ok_or(Errno::Noent)?;
@@ -647,7 +648,7 @@ impl FileSystem {
         self.touch(inode, false);
     }
 
-    /// Moves something, over what is there if that can be.
+    /// Moves a node. Replaces a node of the new name if it may be replaced.
     pub(crate) fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let old = self.walk(from.0, from.1)?;
         let new = self.walk(to.0, to.1)?;
@@ -705,13 +706,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Keeps nodes that are open elsewhere, as these say, whatever becomes of their names.
+    /// Pins the nodes that are open elsewhere according to `is_open`: they remain even without a name.
     pub(crate) fn pin(&mut self, is_open: impl Fn(Inode) -> bool) {
         self.pinned = self.orphans.iter().copied().filter(|node| is_open(*node)).collect();
         self.pinned.extend(self.nodes.keys().copied().filter(|node| is_open(*node)));
     }
 
-    /// Forgets what has no name and is not open.
+    /// Removes nodes that have no name and are neither open nor pinned.
     pub(crate) fn collect(&mut self, is_open: impl Fn(Inode) -> bool) {
         let is_gone = |orphan: &Inode| !is_open(*orphan) && !self.pinned.contains(orphan);
         let gone: Vec<_> = self.orphans.iter().copied().filter(is_gone).collect();
@@ -726,7 +727,7 @@ impl FileSystem {
         }
     }
 
-    /// What a file holds.
+    /// The contents of a file.
     pub(crate) fn content(&self, file: Inode) -> Result<&Content, Errno> {
         match &self.node(file)?.kind {
             Kind::File(content) => Ok(content),
@@ -735,14 +736,14 @@ impl FileSystem {
         }
     }
 
-    /// Bytes that an area has left.
+    /// Free bytes of an area.
     fn left(&mut self, area: Area) -> Result<u64, Errno> {
         let staged = if area == Area::Data { self.staged } else { 0 };
         let quota = self.quota(area).ok_or(Errno::Rofs)?;
         Ok(quota.most_bytes.saturating_sub(quota.bytes + staged))
     }
 
-    /// Writes as much as there is room for, and says how much that was.
+    /// Writes as many bytes as there is space for, and returns their number.
     pub(crate) fn write(&mut self, file: Inode, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let area = self.node(file)?.area;
         let len = self.content(file)?.len();
@@ -765,7 +766,7 @@ impl FileSystem {
         Ok(count)
     }
 
-    /// Cuts a file, or adds zeros.
+    /// Truncates a file, or adds zeros.
     pub(crate) fn resize(&mut self, file: Inode, size: u64) -> Result<(), Errno> {
         let area = self.node(file)?.area;
         let len = self.content(file)?.len();
@@ -788,7 +789,7 @@ impl FileSystem {
         self.data.bytes
     }
 
-    /// Sets times.
+    /// Sets the times of a node.
     pub(crate) fn set_times(&mut self, inode: Inode, times: Times) -> Result<(), Errno> {
         let node = self.node_mut(inode)?;
         if let Some(modified) = times.modified {
@@ -798,7 +799,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts bytes that are on their way into the user's files, if there is room for them.
+    /// Reserves bytes of the data area for an upload.
     pub(super) fn stage(&mut self, bytes: u64) -> Result<(), Errno> {
         if bytes > self.left(Area::Data)? {
             return Err(Errno::Nospc);
@@ -811,7 +812,7 @@ impl FileSystem {
         self.staged = self.staged.saturating_sub(bytes);
     }
 
-    /// Puts a whole file into a folder, in the place of what has that name. Its bytes were staged.
+    /// Adds a complete file to a folder, and replaces a file of that name. Its bytes were staged before.
     pub(super) fn publish(
         &mut self,
         folder: Inode,
@@ -824,7 +825,7 @@ impl FileSystem {
         if let Kind::Folder { .. } = self.node(old)?.kind {
             return Err(Errno::Isdir);
         }
-        // Made before the other is taken away, so that there is one of them whatever fails.
+        // Made before the old file is removed, so that a failure leaves the old one.
         let new = self.make(folder, Kind::File(content), MAX_FILES + MAX_REPLACED)?;
         self.entries_mut(folder)?.insert(name.to_owned(), new);
         self.drop_name(old);
@@ -832,7 +833,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Removes all that lies in the data area.
+    /// Removes everything from the data area.
     pub(crate) fn empty(&mut self) -> Result<(), Errno> {
         let mut folders = vec![DATA];
         while let Some(folder) = folders.pop() {
@@ -847,29 +848,29 @@ impl FileSystem {
         Ok(())
     }
 
-    /// As it was, but with the uploads that are on their way now, and with all packages.
+    /// Rolls the files back to `before`, except for uploads in progress and packages.
     pub(crate) fn restore(&mut self, before: &Self) {
         let (staged, clock, next) = (self.staged, self.clock, self.next);
         let packages = self.packages.clone();
         *self = Self { packages, ..before.clone() };
-        // Neither a time nor a number is given twice.
+        // Neither a time nor an inode is used twice.
         (self.staged, self.clock, self.next) = (staged, clock, next);
     }
 }
 
-/// The files of a sandbox as they are kept: all but the library.
+/// The saved files of a sandbox: all except the library.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SavedFiles {
     nodes: Vec<(Inode, Node)>,
     orphans: Vec<Inode>,
-    /// Of packages.
+    /// Nodes of packages.
     packages: Vec<(Inode, Node)>,
     next: Inode,
     clock: i64,
 }
 
 impl FileSystem {
-    /// What is to be kept of it.
+    /// The files to save.
     pub(crate) fn save(&self) -> SavedFiles {
         let nodes = self.nodes.iter().map(|(inode, node)| (*inode, Node::clone(node)));
         SavedFiles {
@@ -881,8 +882,8 @@ impl FileSystem {
         }
     }
 
-    /// Takes the place of the files that there are, also of more than fit by now: nothing can be added to them then.
-    /// False, and nothing changes, if they are no whole tree.
+    /// Replaces the files by saved ones, even if these exceed the quota: nothing can be added to them then. If they are
+    /// not a complete tree, changes nothing and returns false.
     pub(crate) fn load(&mut self, saved: SavedFiles) -> bool {
         let (mut data, mut scratch) = (self.data, self.scratch);
         (data.bytes, data.nodes, scratch.bytes, scratch.nodes) = (0, 0, 0, 0);

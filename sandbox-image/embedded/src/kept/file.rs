@@ -1,14 +1,14 @@
-//! The file: two places for states, so that a new one is whole before the old one is given up.
+//! The state file: it has room for two states, so that a new one is complete before the old one is removed.
 //!
 //! ```text
-//! 0      mark: the number of the state that is not how the sandbox was last, and one
-//! 512    record } of a state: its number, where it lies, how long it is, its hash, and a hash of all this
+//! 0      mark: the number of a state that is outdated, plus one
+//! 512    record } of a state: its number, offset, length and hash, and a hash of the record
 //! 1024   record }
 //! 4096   states
 //! ```
 //!
-//! Nothing can be opened or renamed once an agent has given up its rights, so it is one file. A state is on disk
-//! before its record is.
+//! An agent that has given up its rights cannot open or rename files, so both states are in one file. A state is synced
+//! to disk before its record is written.
 
 use std::{
     fs::File,
@@ -22,22 +22,22 @@ use sha2::{Digest, Sha256};
 
 use super::Kept;
 
-/// How a record begins.
+/// The first bytes of a record.
 const MAGIC: &[u8; 16] = b"llm-sandbox kept";
 
-/// Where records are.
+/// Offsets of the records.
 const RECORDS: [u64; 2] = [512, 1024];
 
 /// Bytes of a record.
 const RECORD: usize = 16 + 3 * 8 + 32 + 32;
 
-/// Where states begin, and of what their places are multiples.
+/// Offset of the first state, and the alignment of states.
 const START: u64 = 4096;
 
-/// Bytes in which a key is found, its length included.
+/// Most bytes of a key, including its length.
 const MAX_KEY: u64 = 256;
 
-/// Bytes that are written at a time.
+/// Size of the write buffer, in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// A state in the file.
@@ -75,15 +75,14 @@ impl Record {
     }
 }
 
-/// The newest record of a file, and in which of their places it is.
+/// The newest record of a file, with its index in [`RECORDS`].
 fn newest(file: &File) -> Option<(usize, Record)> {
     let records = RECORDS.iter().enumerate();
     let records = records.filter_map(|(slot, place)| Some((slot, Record::read(file, *place)?)));
     records.max_by_key(|(_, record)| record.number)
 }
 
-/// Opens the file of a sandbox, made if it is not there: a file, and nothing that leads elsewhere or would wait for
-/// somebody.
+/// Opens the state file of a sandbox, or makes it. Refuses links, and special files such as pipes, which could block.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -95,8 +94,8 @@ fn only_file(file: File) -> io::Result<File> {
     is_file.then_some(file).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Whether a file holds a sandbox that this program can go on with, as far as a look at its first bytes can tell, or
-/// another process has it, which may still be about to write one.
+/// Whether a file holds a saved sandbox that this program can restore, according to its record and key, or is locked
+/// by another process, which may still write one.
 pub fn is_kept(path: &Path) -> bool {
     let look = || -> io::Result<bool> {
         let mut options = File::options();
@@ -117,7 +116,7 @@ pub fn is_kept(path: &Path) -> bool {
     look().unwrap_or(false)
 }
 
-/// The file of a sandbox that nobody else has.
+/// The state file of a sandbox, locked by this process.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     file: File,
@@ -128,7 +127,7 @@ pub(crate) struct StateFile {
 }
 
 impl StateFile {
-    /// One that is locked, and whether there is anything in it.
+    /// Reads the mark and the newest record of a locked file. Also returns whether the file has any contents.
     pub(super) fn take(file: File) -> (Self, bool) {
         let mut mark = [0; 8];
         let has_any = file.read_exact_at(&mut mark, 0).is_ok();
@@ -147,20 +146,20 @@ impl StateFile {
         self.newest.map_or(0, |(_, record)| record.number)
     }
 
-    /// What it holds is not how its sandbox was last.
+    /// Whether its state is outdated: the sandbox has changed since.
     pub(super) fn is_left(&self) -> bool {
         self.mark == self.number() + 1
     }
 
-    /// What it holds is how its sandbox was last.
+    /// Whether its state is the last one of the sandbox.
     pub(crate) fn is_last(&self) -> bool {
         self.newest.is_some() && !self.is_left()
     }
 
-    /// The state that it holds, if that is what was written and has at most so many bytes.
+    /// The bytes of its state, if their hash is right and there are at most `most`.
     pub(super) fn read(&self, most: u64) -> Option<Vec<u8>> {
         let (_, record) = self.newest?;
-        // What would tell more of a file is not among the calls that are left.
+        // The length is found by seeking, as `statx` is not among the allowed system calls.
         let len = (&self.file).seek(SeekFrom::End(0)).ok()?;
         if record.len > most || record.end()? > len {
             return None;
@@ -170,10 +169,10 @@ impl StateFile {
         (*Sha256::digest(&body) == record.hash).then_some(body)
     }
 
-    /// Marks what it holds: from now on the sandbox differs from it.
+    /// Marks its state as outdated: from now on the sandbox differs from it.
     pub(crate) fn leave(&mut self) {
         let mark = self.number() + 1;
-        // Where that cannot be done, neither can a new state be written; there is nobody to be told.
+        // If this fails, a new state cannot be written either. There is no caller to report it to.
         if self.file.write_all_at(&mark.to_le_bytes(), 0).is_ok() {
             self.mark = mark;
             if self.newest.is_some() {
@@ -182,7 +181,7 @@ impl StateFile {
         }
     }
 
-    /// Writes a state, which takes the place of what it holds. Where that fails, what it holds stays.
+    /// Writes a state, which replaces the old one. If that fails, the old one remains.
     pub(crate) fn write(&mut self, kept: &Kept) -> io::Result<()> {
         let old = self.newest.map(|(_, record)| record);
         let size = postcard::experimental::serialized_size(kept).map_err(io::Error::other)?;
@@ -201,7 +200,7 @@ impl StateFile {
         self.file.write_all_at(&record.to_bytes(), RECORDS[slot])?;
         self.file.sync_data()?;
         self.newest = Some((slot, record));
-        // The room of the old one. Where it cannot be given back the next state may lie there.
+        // Frees the disk space of the old state. If that fails, a later state can still be written there.
         let _ = if is_before {
             self.file.set_len(record.at + record.len)
         } else {
@@ -228,19 +227,19 @@ impl StateFile {
         Ok(Record { number: self.number() + 1, at, len, hash })
     }
 
-    /// As on a disk that has so many bytes left.
+    /// Makes writes fail after this many bytes, as on a full disk.
     #[cfg(test)]
     pub(super) fn fail_after(&mut self, bytes: u64) {
         self.room = Some(bytes);
     }
 }
 
-/// Writes to a file from there on, and hashes what it writes.
+/// Writes to a file from the offset `at` on, and hashes the bytes.
 struct Hashing<'a> {
     file: &'a File,
     at: u64,
     hash: Sha256,
-    /// Bytes that fit, if they are bounded.
+    /// Bytes that may still be written, if they are limited.
     left: Option<u64>,
 }
 

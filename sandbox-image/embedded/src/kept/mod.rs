@@ -1,12 +1,13 @@
-//! A sandbox on disk: what it was when its server went, so that the next server can go on with it.
+//! A sandbox on disk: its state when its server ended, so that the next server can restore it.
 //!
 //! ```text
-//! agent starts   the file is opened; once it is locked, which takes until its last owner has gone, it is read
-//! first change   what is in it is marked: it is not how the sandbox was last
-//! the end        the new state is written beside the old one, and takes its place when it is whole
+//! agent starts   opens the file, waits until its last owner has ended and unlocked it, and reads it
+//! first change   marks the state in the file as outdated
+//! saving         writes the new state beside the old one, and replaces the old one when the new one is complete
 //! ```
 //!
-//! So whatever dies when, one whole state is there, and whoever goes on from it can tell whether it is the last.
+//! So if a process dies at any time, the file has one complete state, and the next agent can tell whether it is the
+//! last.
 
 mod file;
 
@@ -22,16 +23,16 @@ pub use self::file::is_kept;
 pub(crate) use self::file::{StateFile, open};
 use crate::{files::SavedFiles, state::SavedState};
 
-/// Longest that an agent waits for the last one to have written.
+/// Longest time that an agent waits for the last owner of the file to write its state.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Time between two looks whether it has.
+/// Time between two attempts to lock the file.
 const LOCK_TICK: Duration = Duration::from_millis(25);
 
-/// A sandbox as it is kept.
+/// A saved sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    /// Of the runtime that its states belong to.
+    /// Key of the runtime that its states belong to.
     pub(crate) key: String,
     /// Its files.
     pub(crate) files: SavedFiles,
@@ -44,12 +45,13 @@ pub(crate) struct Kept {
 pub(crate) struct KeptKernel {
     /// Name of its language.
     pub(crate) language: String,
-    /// What it was after so many cells, the oldest that can be gone back to first, and each beside the one before.
+    /// Its states, the oldest first, each with its number of cells. Each state is saved as the difference from the one
+    /// before.
     pub(crate) states: Vec<(u64, SavedState)>,
 }
 
-/// Takes over a file: itself, if nobody else has it, and what it holds, which has at most so many bytes. What it holds
-/// stays in it.
+/// Takes over a state file: locks it, and reads its state of at most `most` bytes. The state remains in the file. If
+/// another process keeps the lock for longer than [`LOCK_TIMEOUT`], there is no file.
 pub(crate) fn take_over(
     file: std::fs::File,
     most: u64,
@@ -87,7 +89,7 @@ mod tests {
         Kept { key: crate::key(), files: SavedFiles::default(), kernels }
     }
 
-    /// What an agent finds that starts now.
+    /// The result of [`take_over`] for an agent that starts now.
     fn found(path: &Path) -> (StateFile, WentOn, Option<String>) {
         let (file, went_on, kept) = take_over(open(path).expect("opened"), MOST);
         let kept = kept.map(|kept| kept.kernels[0].language.chars().take(1).collect());
@@ -110,7 +112,7 @@ mod tests {
             drop(file);
             assert!(is_kept(&path));
             let known = Some(number.to_string());
-            // An agent that dies before anything has changed takes nothing along.
+            // An agent that dies before the first change leaves the state as it was.
             for _ in 0..2 {
                 let (_, went_on, kept) = found(&path);
                 assert_eq!((went_on, kept.as_ref()), (WentOn::Last, known.as_ref()));

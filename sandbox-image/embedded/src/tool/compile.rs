@@ -1,17 +1,17 @@
-//! Compiling a tool's module, and saying what is wrong with it.
+//! Compiling a tool's module, and reporting why it cannot be used.
 
 use wasmtime::{ExternType, Module};
 
 use crate::{Error, machine};
 
-/// What a program is started by.
+/// The exported function that starts a program.
 pub(super) const START: &str = "_start";
 
-/// What a component begins with.
+/// The first bytes of a component.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// Changes with the module, the engine and the processor: compiled code of this key can be used. 16 hexadecimal
-/// digits.
+/// The key of compiled code, 16 hexadecimal digits. It changes with the module, the engine and the processor: code of
+/// the same key can be used.
 pub fn tool_key(wasm: &[u8]) -> String {
     crate::key_of(machine::tool_engine(), wasm)
 }
@@ -19,7 +19,8 @@ pub fn tool_key(wasm: &[u8]) -> String {
 /// Compiles a program for WASI preview 1, which may also be in the text format of WebAssembly.
 ///
 /// # Errors
-/// If it is none, or needs what no tool is offered: in words for whoever has written its definition.
+/// If it is not such a program, or imports functions that tools do not have. The message is for the author of its
+/// definition.
 pub fn compile_tool(wasm: &[u8]) -> Result<Vec<u8>, Error> {
     let refused = |why: &str| Err(Error::Module(why.to_owned()));
     if wasm.starts_with(COMPONENT) {
@@ -39,7 +40,7 @@ pub fn compile_tool(wasm: &[u8]) -> Result<Vec<u8>, Error> {
     if !matches!(module.get_export("memory"), Some(ExternType::Memory(memory)) if !memory.is_64()) {
         return refused("it does not export a memory with 32-bit addresses");
     }
-    // Which functions it lacks is for the linker to say.
+    // The linker reports functions that are missing.
     machine::prelink(&engine, &module, |_| Ok(()))?;
     Ok(module.serialize()?)
 }
@@ -80,7 +81,7 @@ mod tests {
             )
         };
         wat(&needs(r#""env" "system""#), "env::system");
-        // WASI has one of that name, of another type.
+        // WASI has a function of this name, of another type.
         wat(&needs(r#""wasi_snapshot_preview1" "fd_close""#), "fd_close");
     }
 }

@@ -1,13 +1,13 @@
-//! Tools: programs for WASI that an operator has brought, each call of which runs one once.
+//! Tools: programs for WASI that an operator provides. Each call runs one once.
 //!
 //! ```text
-//! compile  a module -> code for this processor               ahead of all, where it may be written
-//! serve    calls in, replies out; each call on a thread      in a process of its own for each tool
-//!                                  in a fresh instance, with files of its own
+//! compile  a module -> code for this processor               before the first call, while files can be written
+//! serve    reads calls, writes replies; each call on a       in a process of its own for each tool
+//!          thread, in a new instance, with its own files
 //! ```
 //!
-//! A program sees what its call gives it, and folders of the host's that its definition shows it, as they were when
-//! its process started. The process has given up all rights before it reads its first call.
+//! A program has access to the input of its call, and to the host's folders that its definition names, as they were
+//! when its process started. The process gives up all rights before it reads its first call.
 
 mod compile;
 mod serve;

@@ -1,4 +1,4 @@
-//! The agent of a tool: calls in, replies out, any number of them at a time.
+//! The agent of a tool: reads calls and writes replies, any number of them at a time.
 
 use std::{
     collections::HashMap,
@@ -38,30 +38,30 @@ use crate::{
     wasi::Process,
 };
 
-/// Silence that the agent bears before it has heard the server's own limit.
+/// Longest silence of the server before it has sent its own limit.
 const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 
-/// Bytes of stack of a call's thread; programs have their own.
+/// Bytes of stack of a call's thread. Programs have stacks of their own.
 const STACK: usize = 1 << 20;
 
-/// Files that a folder of the host's may hold.
+/// Most files and folders in a folder of the host.
 const MAX_SHOWN: usize = 20_000;
 
-/// Bytes from which on a file of the host's is mapped and not copied.
+/// Size in bytes from which on a file of the host is mapped instead of copied.
 const MAPPED_FROM: u64 = 1 << 20;
 
-/// Bytes of memory for the engine and for what is on its way.
+/// Bytes of memory for the engine, and for calls and replies in transit.
 const ENGINE: u64 = 512 << 20;
 
-/// Where programs find scratch space.
+/// Path of scratch space in programs.
 const SCRATCH: &str = "/tmp";
 
-/// What a tool may use, and see.
+/// The limits of a tool, and the folders that it can access.
 #[derive(Debug, Clone)]
 pub struct ToolSettings {
-    /// Its folder, as its program names it: absolute.
+    /// Absolute path of its own folder in the program.
     pub folder: String,
-    /// Folders of the host's that it may read, by the absolute paths under which it finds them.
+    /// Folders of the host that it may read, by their absolute paths in the program.
     pub shown: Vec<(String, PathBuf)>,
     /// Bytes of memory of a call.
     pub memory: u64,
@@ -69,14 +69,15 @@ pub struct ToolSettings {
     pub data: u64,
     /// Bytes of scratch space of a call.
     pub scratch: u64,
-    /// Calls at a time.
+    /// Most calls at a time.
     pub calls: u64,
 }
 
-/// Is the agent of a tool, of which the compiled code lies in this file: speaks the protocol on standard input and
-/// output until they close.
+/// Runs the agent of the tool whose compiled code is in this file: speaks the protocol on standard input and output
+/// until they close.
 pub fn tool_agent(code: &Path, settings: &ToolSettings) -> ExitCode {
-    // A call whose thread has gone would never be answered; so it is, and the next call meets a new process.
+    // A call whose thread has panicked would never be answered. Ending the process fails it, and the next call gets a
+    // new process.
     std::panic::set_hook(Box::new(|_| std::process::abort()));
     match serve(code, settings) {
         Ok(()) => ExitCode::SUCCESS,
@@ -116,18 +117,18 @@ fn serve(code: &Path, settings: &ToolSettings) -> Result<(), Box<dyn std::error:
         running: Mutex::default(),
         left: Mutex::default(),
     });
-    // A stream that breaks ends it as one that closes.
+    // A broken stream ends the agent just as a closed one does.
     while let Ok(Some(frame)) = next_frame(&mut input) {
         watch.heard();
         if tool.answer(frame).is_err() {
             break;
         }
     }
-    // Without waiting for what still runs: nobody would hear of it.
+    // Calls in progress are not awaited: their replies could not be sent.
     std::process::exit(0)
 }
 
-/// What lies in a folder of the host's, as it is now. Links are followed.
+/// The present files of a folder of the host. Links are followed.
 fn read_folder(path: &str, folder: &Path) -> io::Result<Vec<(String, Content)>> {
     let named = |error: io::Error, at: &Path| {
         io::Error::new(error.kind(), format!("{}: {error}", at.display()))
@@ -137,18 +138,18 @@ fn read_folder(path: &str, folder: &Path) -> io::Result<Vec<(String, Content)>> 
     while let Some((path, folder)) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(|error| named(error, &folder))? {
             let at = entry?.path();
-            // What has no name that a program could give is not there for it.
+            // Programs could not name a file whose name is not valid UTF-8.
             let Some(name) = at.file_name().and_then(|name| name.to_str()) else { continue };
             let path = format!("{path}/{name}");
             let Ok(metadata) = fs::metadata(&at) else { continue };
             if metadata.is_dir() {
-                // Links that lead around in a circle end when names become too long.
+                // A cycle of links ends when the path becomes too long.
                 folders.push((path, at));
             } else if metadata.is_file() {
                 let file = File::open(&at).map_err(|error| named(error, &at))?;
                 found.push((path, content(&file, metadata.len())?));
             }
-            // Two links to where they lie would lead to the same folder in more ways than can be walked.
+            // Two links to their own folder multiply the paths to it, to more than can be walked.
             looked_at += 1;
             if looked_at > MAX_SHOWN {
                 let why = format!("it holds more than {MAX_SHOWN} files and folders");
@@ -177,17 +178,17 @@ struct Tool {
     settings: ToolSettings,
     replies: Replies,
     store: Arc<OutputStore>,
-    /// Calls that are under way.
+    /// Calls in progress.
     running: Mutex<HashMap<u32, Running>>,
-    /// Files of calls that have ended, until they are forgotten.
+    /// Files of calls that have ended, until the server sends [`Forget`].
     left: Mutex<HashMap<u32, FileSystem>>,
 }
 
-/// A call that is under way.
+/// A call in progress.
 struct Running {
-    /// What ends it.
+    /// Ends the call.
     switch: Switch,
-    /// Nobody will ask for its files.
+    /// Its files will not be requested.
     is_forgotten: bool,
 }
 
@@ -266,14 +267,14 @@ impl Tool {
             let mut running = tool.running();
             let is_wanted = running.remove(&call).is_some_and(|call| !call.is_forgotten);
             let done = done.map(|(done, body, left)| {
-                // Before anybody can forget them: that looks at what is running first.
+                // Inserted before `running` is unlocked, where `Forget` looks first.
                 if let Some(left) = left.filter(|_| is_wanted) {
                     tool.left().insert(call, left);
                 }
                 (done, body)
             });
             drop(running);
-            // Where nobody listens any more the process is about to end.
+            // If the server has ended, this process is about to end as well.
             let _ = match done {
                 Ok((done, body)) => tool.replies.reply(call, &done, &[&body]),
                 Err(failure) => tool.replies.fail(call, failure),
@@ -340,7 +341,7 @@ impl Tool {
         Ok((done, body, left))
     }
 
-    /// Runs the program: how it ended, and whether it was denied memory.
+    /// Runs the program. Returns how it ended, and whether it was denied memory.
     fn execute(&self, guest: Guest, bounds: Bounds) -> (End, bool) {
         let mut machine = match Machine::within(&self.pre, guest, bounds) {
             Ok(machine) => machine,
@@ -352,18 +353,18 @@ impl Tool {
         };
         let was_denied = machine.guest().was_denied;
         let end = match halted.end(was_denied) {
-            // It says of itself that it has failed, for want of memory.
+            // The program reports a failure itself, after it was denied memory.
             End::Exited { code: 1.. } if was_denied => End::OutOfMemory,
             end => end,
         };
         (end, was_denied)
     }
 
-    /// The folders that a program finds, its own first.
+    /// The folders of a program, its own first.
     fn folders(&self, system: &FileSystem) -> Vec<(String, u64)> {
         let ToolSettings { folder, shown, .. } = &self.settings;
         let scratch = system.find(ROOT, SCRATCH, true).ok();
-        // Old programs do not know which of two folders of which one lies in the other a path means.
+        // Old programs cannot tell which folder a path belongs to if one folder is within the other.
         let scratch = scratch.filter(|_| folder != "/" && folder != SCRATCH);
         let scratch = scratch.map(|inode| (SCRATCH.to_owned(), inode));
         let shown = shown

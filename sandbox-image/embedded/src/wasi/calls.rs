@@ -1,4 +1,4 @@
-//! What each function does. The names and numbers are those of WASI preview 1 (`wasi_snapshot_preview1.witx`).
+//! The functions of WASI. Names and numbers are those of WASI preview 1 (`wasi_snapshot_preview1.witx`).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::{
     random,
 };
 
-/// What a path may be opened for, and how.
+/// Flags and rights with which a path is opened.
 const O_CREAT: u32 = 1;
 const O_DIRECTORY: u32 = 2;
 const O_EXCL: u32 = 4;
@@ -21,22 +21,22 @@ const RIGHT_WRITE: u64 = 1 << 6;
 const FLAG_APPEND: u32 = 1;
 const SYMLINK_FOLLOW: u32 = 1;
 
-/// All rights there are: what may be done is decided when it is done.
+/// All rights. Each operation checks itself whether it is permitted.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
 
-/// Bytes that one call reads at most: a lock is held meanwhile, and it cannot be stopped.
+/// Most bytes that one call reads. Meanwhile it holds a lock and cannot be stopped.
 const MAX_AT_ONCE: u32 = 4 << 20;
 
-/// Bytes that one call writes at most. More, as programs seldom look how much was written.
+/// Most bytes that one call writes. This limit is larger because programs seldom check how much was written.
 const MAX_WRITTEN: u32 = 64 << 20;
 
-/// Numbers of events that one call waits for at most.
+/// Most events that one call waits for.
 const MAX_EVENTS: u32 = 256;
 
 /// Bytes of an entry of a folder before its name.
 const HEAD_OF_ENTRY: usize = 24;
 
-/// Which generation of functions is called.
+/// The generation of the called function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
     /// `wasi_snapshot_preview1`.
@@ -47,7 +47,7 @@ pub(super) enum Generation {
 
 type Done = Result<(), Errno>;
 
-/// One call: what it can reach.
+/// The data that one call uses.
 pub(super) struct Call<'a> {
     pub(super) memory: Memory<'a>,
     pub(super) process: &'a mut Process,
@@ -146,7 +146,7 @@ impl Call<'_> {
         let filetype = match descriptor.target {
             Target::Node(inode) => self.files.stat(inode)?.filetype,
             Target::Preopened(_) => 3,
-            // Neither a terminal nor a file: what is written goes out at once or in blocks as the guest likes.
+            // Neither a terminal nor a file: the guest decides whether it writes at once or in blocks.
             _ => 0,
         };
         let flags = u8::from(descriptor.append);
@@ -323,7 +323,7 @@ impl Call<'_> {
                 }
                 Target::Node(inode) => {
                     match self.files.write(inode, offset + u64::from(total), bytes) {
-                        // What was written is told; the next call will hear why there was no more.
+                        // The call reports the bytes that were written. The next call will report the error.
                         Err(_) if total > 0 => break,
                         written => written?,
                     }
@@ -366,7 +366,7 @@ impl Call<'_> {
 
     pub(super) fn fd_prestat_get(&mut self, fd: u32, at: u32) -> Done {
         let len = u32::try_from(self.folder_name(fd)?.len()).map_err(|_| Errno::Fault)?;
-        // The first word says that it is a folder.
+        // The first word, 0, stands for a folder.
         self.memory.write_u64(at, u64::from(len) << 32)
     }
 
@@ -396,7 +396,7 @@ impl Call<'_> {
         done: u32,
     ) -> Done {
         let folder = self.process.node(fd)?;
-        // One more than could fit.
+        // One entry more than could fit.
         let most = len as usize / HEAD_OF_ENTRY + 1;
         let mut bytes = vec![];
         for Entry { place, name, inode, filetype } in
@@ -411,7 +411,7 @@ impl Call<'_> {
                 break;
             }
         }
-        // An entry that is cut says that there is more.
+        // A truncated entry tells the guest that there are more.
         bytes.truncate(len as usize);
         self.memory.write(at, &bytes)?;
         self.memory.write_u32(done, u32::try_from(bytes.len()).map_err(|_| Errno::Fault)?)
@@ -590,7 +590,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// How long there is to wait, with what will have happened then already written.
+    /// Returns the time to wait. The events that will have happened by then are already written.
     pub(super) fn poll_oneoff(
         &mut self,
         subscriptions: u32,
@@ -601,7 +601,7 @@ impl Call<'_> {
         if count == 0 || count > MAX_EVENTS {
             return Err(Errno::Inval);
         }
-        // The older generation has one more field, before that of the clock.
+        // The older generation has one more field, before the clock's number.
         let shift = if self.generation == Generation::Unstable { 8 } else { 0 };
         let size = 48 + shift;
         let mut ready = vec![];

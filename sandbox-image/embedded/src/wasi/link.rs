@@ -1,4 +1,4 @@
-//! Binds the functions to wasmtime, under the names of both generations.
+//! Binds the functions of WASI to wasmtime, under the names of both generations.
 
 use std::{
     fmt,
@@ -16,18 +16,18 @@ use super::{
 };
 use crate::files::{Errno, FileSystem};
 
-/// How long a guest that waits is left alone.
+/// Longest sleep of a waiting guest between two checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Bytes drawn at random between two looks whether the guest has to leave off.
+/// Random bytes that are drawn between two checks whether the guest must stop.
 const RANDOM_AT_ONCE: u32 = 1 << 20;
 
-/// Why a guest stopped in the middle of a call of ours.
+/// The reason why a guest stopped within a call of one of our functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It ended itself, with this code.
+    /// The guest ended itself, with this code.
     Exit(u32),
-    /// Its time is over, or it was cancelled: the caller knows which.
+    /// Its deadline has passed, or it was cancelled: the caller finds out which.
     Interrupted,
 }
 
@@ -39,20 +39,20 @@ impl fmt::Display for Stop {
 
 impl std::error::Error for Stop {}
 
-/// What a guest's calls reach.
+/// The data of a guest that calls use.
 pub(crate) trait HasWorld: Send + 'static {
     /// Its memory.
     fn memory(&self) -> Option<GuestMemory>;
-    /// Its own side, and the files.
+    /// Its process, and the files.
     fn world(&mut self) -> (&mut Process, &Mutex<FileSystem>);
-    /// When its monotonic clock began.
+    /// The start of its monotonic clock.
     fn start(&self) -> Instant;
-    /// Whether it has to leave off now.
+    /// Whether it must stop now.
     fn must_stop(&self) -> bool;
 }
 
-/// Does what a call asks for, unless the guest has to leave off: a call costs it next to no fuel, however much of our
-/// time it takes, so that many would go by before anybody looked.
+/// Carries out a call, unless the guest must stop. This is checked with each call, because a call uses almost no fuel,
+/// however long it takes, so that many calls could pass before the next check between slices.
 fn enter<G: HasWorld, T>(
     caller: &mut Caller<'_, G>,
     generation: Generation,
@@ -73,7 +73,7 @@ fn number<T>(done: Result<T, Errno>) -> i32 {
     done.err().map_or(0, |errno| i32::from(errno as u16))
 }
 
-/// Defines functions that do nothing but their call. Parameters are 32 bits wide, or 64 where it says so.
+/// Defines functions that only pass on their call. Parameters are `i32` or `i64`.
 macro_rules! functions {
     ($linker:ident, $module:expr, $generation:expr, $($name:ident($($arg:ident: $type:ident),*);)*) => {
         $($linker.func_wrap($module, stringify!($name), move |mut caller: Caller<'_, G>, $($arg: $type),*| -> wasmtime::Result<i32> {
@@ -85,7 +85,7 @@ macro_rules! functions {
     (@unsigned $arg:ident i64) => { $arg.cast_unsigned() };
 }
 
-/// Offers WASI to guests.
+/// Defines the functions of WASI for guests.
 pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> {
     let generations =
         [("wasi_snapshot_preview1", Generation::Preview1), ("wasi_unstable", Generation::Unstable)];
@@ -184,7 +184,7 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
     Ok(())
 }
 
-/// Waits, unless the guest has to leave off before.
+/// Waits, or stops earlier if the guest must stop.
 fn sleep<G: HasWorld>(caller: &Caller<'_, G>, wait: Duration) -> wasmtime::Result<()> {
     let begun = Instant::now();
     loop {
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a program that makes one call and then gives up.
+    /// Runs a program that makes one call and then aborts.
     fn halt_of(import: &str, call: &str, switch: Switch) -> Halt {
         let text = format!(
             r#"(module (import "wasi_snapshot_preview1" {import}) (memory (export "memory") 32)

@@ -1,8 +1,8 @@
-//! A guest's memory: little-endian numbers at addresses that may be anything.
+//! A guest's memory: little-endian numbers at addresses that may be invalid.
 
 use crate::files::Errno;
 
-/// Bytes in lists of buffers that one call may name.
+/// Most buffers in the list of one call.
 const MAX_BUFFERS: u32 = 1024;
 
 /// A guest's memory.
@@ -64,7 +64,7 @@ impl Memory<'_> {
         (0..count).map(entry).collect()
     }
 
-    /// Texts, each with a zero behind it, and where each starts: as arguments and variables are given.
+    /// Writes zero-terminated texts at `at`, and their addresses at `starts`: the form of arguments and variables.
     pub(super) fn write_texts(
         &mut self,
         texts: &[String],

@@ -1,14 +1,14 @@
-//! WASI preview 1 for guests: what they see of a world that is no more than files, clocks and chance.
+//! WASI preview 1 for guests: files, clocks and random numbers.
 //!
 //! ```text
-//! link    binds each function to wasmtime: the names of two generations
-//! calls   what each of them does           --> files, and
-//! process one guest's side: its descriptors, arguments, standard input, outputs
-//! memory  the guest's memory, every address checked
+//! link    binds each function to wasmtime, under the names of two generations
+//! calls   carries out each function        --> files, and
+//! process the state of one guest: its descriptors, arguments, standard input, outputs
+//! memory  the guest's memory, with every address checked
 //! ```
 //!
-//! There are no sockets, processes or signals. Nothing here touches anything of the host's but its clocks and
-//! its source of random numbers.
+//! There are no sockets, processes or signals. The functions use nothing of the host except its clocks and its source
+//! of random numbers.
 
 mod calls;
 mod link;

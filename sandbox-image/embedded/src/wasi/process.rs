@@ -1,4 +1,4 @@
-//! One guest's side of the world: descriptors, arguments, input and outputs.
+//! The process of one guest: descriptors, arguments, input and outputs.
 
 use protocol::message::Stream;
 use serde::{Deserialize, Serialize};
@@ -6,25 +6,25 @@ use workspace::outputs::SharedOutputs;
 
 use crate::files::Errno;
 
-/// Most descriptors that are open at a time.
+/// Most open descriptors.
 const MAX_OPEN: usize = 256;
 
-/// The first descriptor that stands for a folder which is there from the start.
+/// The first descriptor of a folder that is open from the start.
 const FIRST_FOLDER: usize = 3;
 
-/// Longest such message, in bytes. What is longer is none.
+/// Largest report of our code in the guest, in bytes. Larger reports are discarded.
 const MAX_REPORT: usize = 512 << 10;
 
-/// Bytes that are kept of what is written to nobody.
+/// Most bytes that are kept of output without a receiver.
 const MAX_UNHEARD: usize = 4096;
 
-/// What a descriptor stands for.
+/// The file, folder or stream of a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Target {
     Stdin,
     Output(Stream),
     Report,
-    /// One of the folders that are there from the start.
+    /// A folder that is open from the start, by its index in [`Process::folders`].
     Preopened(usize),
     Node(u64),
 }
@@ -44,12 +44,12 @@ impl Descriptor {
     }
 }
 
-/// The open files of a guest; a copy is what they were.
+/// The open files of a guest. A copy preserves their present state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Descriptors(Vec<Option<Descriptor>>);
 
 impl Descriptors {
-    /// Those that an interpreter finds, with so many folders.
+    /// The descriptors of an interpreter at its start, with `folders` folders.
     fn standard(folders: usize) -> Self {
         let outputs =
             [Target::Stdin, Target::Output(Stream::Stdout), Target::Output(Stream::Stderr)];
@@ -82,7 +82,7 @@ impl Descriptors {
         self.0.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::Badf)
     }
 
-    /// Moves one over another.
+    /// Moves a descriptor to the number of another, which it replaces.
     pub(super) fn renumber(&mut self, from: u32, to: u32) -> Result<(), Errno> {
         self.get(to)?;
         let moved = self.close(from)?;
@@ -96,7 +96,7 @@ impl Descriptors {
         self.0.iter().flatten().any(is_it)
     }
 
-    /// Puts back what our code in the guest needs, whatever the user's has closed.
+    /// Restores the descriptors that our code in the guest needs, as user code may have closed them.
     fn renew(&mut self, folders: usize) {
         let Self(standard) = Self::standard(folders);
         let report = standard.len() - 1;
@@ -108,31 +108,31 @@ impl Descriptors {
     }
 }
 
-/// One guest.
+/// The process of a guest.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) descriptors: Descriptors,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
-    /// Folders that are there from the start: under which names, and which they are.
+    /// Folders that are open from the start: their names and inodes.
     pub(super) folders: Vec<(String, u64)>,
     stdin: Vec<u8>,
     read: usize,
     outputs: Option<SharedOutputs>,
     report: Vec<u8>,
-    /// The end of what it has written to nobody, as when it is not a user's code that runs.
+    /// The end of its output without a receiver, as when our own code runs.
     unheard: Vec<u8>,
 }
 
 impl Process {
-    /// One with these arguments and variables (`NAME=value`), and nothing to read.
+    /// A process with these arguments and variables (`NAME=value`), and empty standard input.
     pub(crate) fn new(args: Vec<String>, env: Vec<String>, folders: Vec<(String, u64)>) -> Self {
         let descriptors = Descriptors::standard(folders.len());
         let (stdin, report, unheard) = (vec![], vec![], vec![]);
         Self { descriptors, args, env, folders, stdin, read: 0, outputs: None, report, unheard }
     }
 
-    /// One in which there is no code of ours that could tell of it.
+    /// A process without our code, and so without a descriptor for reports.
     pub(crate) fn program(
         args: Vec<String>,
         env: Vec<String>,
@@ -143,17 +143,17 @@ impl Process {
         program
     }
 
-    /// Gives it what it can read, and hears what it writes.
+    /// Sets its standard input, and the receiver of its outputs.
     pub(crate) fn connect(&mut self, stdin: Vec<u8>, outputs: SharedOutputs) {
         (self.stdin, self.outputs) = (stdin, Some(outputs));
     }
 
-    /// The descriptor on which our code in the guest tells what came of a call.
+    /// The descriptor to which our code in the guest writes the report of a call.
     pub(crate) fn report_descriptor(&self) -> usize {
         FIRST_FOLDER + self.folders.len()
     }
 
-    /// The node that a descriptor stands for.
+    /// The node of a descriptor.
     pub(super) fn node(&self, fd: u32) -> Result<u64, Errno> {
         match self.descriptors.get(fd)?.target {
             Target::Node(inode) => Ok(inode),
@@ -162,21 +162,21 @@ impl Process {
         }
     }
 
-    /// Prepares for a call: what it can read, and where its output goes.
+    /// Prepares for a call: sets its standard input, and the receiver of its outputs.
     pub(crate) fn begin(&mut self, stdin: Vec<u8>, outputs: Option<SharedOutputs>) {
         (self.stdin, self.read, self.outputs) = (stdin, 0, outputs);
         self.report.clear();
         self.descriptors.renew(self.folders.len());
     }
 
-    /// Ends it: what our code in the guest has told of it.
+    /// Ends a call. Returns the report of our code in the guest.
     pub(crate) fn end(&mut self) -> Vec<u8> {
         self.outputs = None;
         self.stdin = vec![];
         std::mem::take(&mut self.report)
     }
 
-    /// The next bytes of standard input, as many as were not read before.
+    /// Reads the next bytes of standard input. Returns their number.
     pub(super) fn read_input(&mut self, to: &mut [u8]) -> usize {
         let rest = &self.stdin[self.read.min(self.stdin.len())..];
         let count = rest.len().min(to.len());
@@ -191,12 +191,12 @@ impl Process {
         rest.split_off(std::mem::take(&mut self.read).min(rest.len()))
     }
 
-    /// Takes what it writes to an output.
+    /// Takes bytes that the guest writes to an output.
     pub(crate) fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
         if let Some(outputs) = &self.outputs {
             outputs.push(stream, bytes);
         } else {
-            // Never more than that, as room that it has once had is not given back.
+            // The vector never exceeds `MAX_UNHEARD` bytes, as it would not free the memory again.
             let end = &bytes[bytes.len().saturating_sub(MAX_UNHEARD)..];
             let over = (self.unheard.len() + end.len()).saturating_sub(MAX_UNHEARD);
             self.unheard.drain(..over);
@@ -204,12 +204,12 @@ impl Process {
         }
     }
 
-    /// What it has written to nobody, the end of it.
+    /// Takes the end of its output without a receiver.
     pub(crate) fn take_unheard(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.unheard)).into_owned()
     }
 
-    /// Takes what our code tells.
+    /// Takes a part of the report of our code.
     pub(crate) fn write_report(&mut self, bytes: &[u8]) {
         if self.report.len() + bytes.len() <= MAX_REPORT {
             self.report.extend_from_slice(bytes);

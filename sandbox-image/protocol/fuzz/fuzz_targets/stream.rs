@@ -1,4 +1,4 @@
-//! Feeds whatever the fuzzer thinks of to the decoder of frames and messages.
+//! Passes the fuzzer's inputs to the decoder of frames and messages.
 //!
 //! ```sh
 //! cargo install cargo-fuzz

@@ -1,5 +1,5 @@
-//! What holds for any bytes that come out of a sandbox. The fuzz target and the tests both check
-//! it with the function here.
+//! Properties that hold for any bytes from a sandbox. The fuzz target and the tests both check them with the function
+//! here.
 
 use std::{fmt, io};
 
@@ -16,7 +16,7 @@ use protocol::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What was found in the bytes.
+/// The frames and messages in some bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Frames up to the end or the first error.
@@ -29,8 +29,8 @@ pub struct Found {
 ///
 /// # Panics
 ///
-/// If a frame is over the caps, is not what was on the wire, or is refused for a reason that is
-/// none; if a message changes when it is written and read again.
+/// If a frame is over the caps, differs from the wire, or is refused without a valid reason; if a message changes when
+/// it is written and read again.
 pub fn stream(mut bytes: &[u8]) -> Found {
     let mut found = Found::default();
     loop {
@@ -55,7 +55,7 @@ pub fn stream(mut bytes: &[u8]) -> Found {
     }
 }
 
-/// The frame is within the caps, and these bytes and no others.
+/// Checks that the frame is within the caps, and is exactly these bytes.
 fn same(frame: &Frame, wire: &[u8]) {
     assert!(frame.head.len() <= MAX_HEAD && frame.body.len() <= MAX_BODY);
     let mut again = vec![];
@@ -64,7 +64,7 @@ fn same(frame: &Frame, wire: &[u8]) {
     assert!(again == wire, "another frame than was on the wire");
 }
 
-/// Reads the head as every message that there is, and the body as a list of files.
+/// Reads the head as every kind of message, and the body as each kind of JSON. Returns the number of successes.
 fn messages(frame: &Frame) -> usize {
     let head = &frame.head;
     [
@@ -117,7 +117,7 @@ fn messages(frame: &Frame) -> usize {
     .count()
 }
 
-/// Whether the JSON can be read as this; if so, it stays what it is.
+/// Whether the JSON can be read as this type. If so, checks that it stays the same when written and read again.
 fn steady<T: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(json: &[u8]) -> bool {
     let Ok(message) = serde_json::from_slice::<T>(json) else { return false };
     let again = serde_json::to_vec(&message).expect("what was read can be written");

@@ -10,24 +10,24 @@ use protocol::frame::PREFIX_LEN;
 /// A change to bytes.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Another byte.
+    /// Replaces a byte.
     Set(Index, u8),
-    /// Another number where the prefix has one: in the length, the call and the head's length.
+    /// Replaces a number of the prefix: the length, the call or the head's length.
     SetWord(usize, u32),
-    /// Nothing after this.
+    /// Cuts everything after this.
     Cut(Index),
-    /// Nothing from the one to the other.
+    /// Removes the bytes between two places.
     Remove(Index, Index),
-    /// Other bytes in between.
+    /// Inserts bytes.
     Insert(Index, Vec<u8>),
-    /// From here on as in another file, from there on.
+    /// Continues from the first place on with another file, from the second place on.
     Splice(Index, Vec<u8>, Index),
-    /// Another file after it.
+    /// Appends another file.
     Append(Vec<u8>),
 }
 
 impl Change {
-    /// Makes the change; one that does not fit changes nothing.
+    /// Makes the change. A change that does not fit has no effect.
     pub fn apply(self, bytes: &mut Vec<u8>) {
         let len = bytes.len() + 1;
         match self {
@@ -54,9 +54,9 @@ impl Change {
     }
 }
 
-/// Any change, by bytes that also occur in these files.
+/// Any change, some with bytes from these files.
 pub fn any_change(files: Vec<Vec<u8>>) -> impl Strategy<Value = Change> {
-    // At the edges of what is allowed, and somewhere.
+    // Numbers at the edges of what is allowed, and any others.
     let word = prop_oneof![
         select(vec![0, 1, 2, 9, 13, 1 << 16, (1 << 16) + 1, 1 << 20, (1 << 20) + 10, u32::MAX]),
         0u32..400,
@@ -75,7 +75,7 @@ pub fn any_change(files: Vec<Vec<u8>>) -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Some file with some changes.
+/// One of the files with some changes.
 pub fn changed(files: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     (select(files.clone()), vec(any_change(files), 0..6)).prop_map(|(mut bytes, changes)| {
         for change in changes {

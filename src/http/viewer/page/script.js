@@ -1,14 +1,14 @@
 "use strict";
 
-// The page: sessions at the root, one session's files and runs at files/{session}/. It asks for JSON,
-// waits for changes, and updates only what is new, so that whoever reads keeps their place.
+// The page: sessions at the root, one session's files and runs at files/{session}/. It requests JSON,
+// waits for changes, and updates only new parts, so that readers keep their place.
 
 const one = /^(.*\/)files\/([^/]+)\/?$/.exec(location.pathname);
 const root = one ? one[1] : location.pathname.replace(/[^/]*$/, "");
 const WAIT_S = 25;
-/** A server that says nothing for so much longer than it was asked to wait is gone. */
+/** Time after the requested wait until a silent server counts as unreachable. */
 const LATE_MS = 10_000;
-/** Between two questions; where there is always something new, it is asked for now and then. */
+/** Pauses between two requests; the longer one applies if there is always something new. */
 const PAUSE_MS = 300;
 const BUSY_PAUSE_MS = 2_000;
 const THUMB_BYTES = 8 << 10;
@@ -17,7 +17,7 @@ const PDF_BYTES = 50 << 20;
 const PDF_THUMB_BYTES = 5 << 20;
 const TABLE_ROWS = 200;
 const TABLE_COLUMNS = 100;
-/** Of more variables there is a line, which unfolds them. */
+/** If there are more variables, their list is folded. */
 const OPEN_VARIABLES = 20;
 
 const $ = (id) => document.getElementById(id);
@@ -42,10 +42,10 @@ const token = {
   forget: () => sessionStorage.removeItem("token"),
 };
 
-/** What is shown: its tag, when it came, until when its URLs are fresh, and what ends the wait. */
+/** The answer that is shown: its tag, its time, until when its URLs are fresh, and what aborts the wait. */
 const shown = { tag: null, at: 0, freshUntil: Infinity, wait: new AbortController() };
 
-/** The right to come in that an address which was handed out brings itself. */
+/** The signature in this page's URL, if there is one. It is used instead of a token. */
 let signature = one && new URLSearchParams(location.search).has("signature") ? location.search : "";
 
 function ask(path) {
@@ -58,7 +58,7 @@ function ask(path) {
   return fetch(root + path + signature, { headers, cache: "no-store", signal });
 }
 
-// A browser has six connections to a server, for all its tabs: who does not look gives theirs up.
+// A browser has six connections to a server, for all its tabs, so a hidden tab gives up its own.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) shown.wait.abort();
 });
@@ -74,10 +74,10 @@ const visible = () =>
     look();
   });
 
-/** A file's URL, on the server that this page is from, whatever name that has. */
+/** A file's URL on the server that this page is from, whatever host name that has. */
 const local = (url, session = one[2]) => root + url.slice(url.indexOf(`/files/${session}/`) + 1);
 
-/** Shows what is asked for, and again whenever it has changed. */
+/** Requests a path and shows the answer, again and again when it changes. */
 async function follow(path, show) {
   for (let failures = 0; ; ) {
     await visible();
@@ -109,7 +109,7 @@ async function follow(path, show) {
       const isBusy = response.status === 200 && Date.now() - asked < BUSY_PAUSE_MS;
       await pause(isBusy ? BUSY_PAUSE_MS : PAUSE_MS);
     } catch (error) {
-      // Given up by the page itself, which knows why.
+      // Aborted by this page, because it was hidden.
       if (error.name === "AbortError") continue;
       failures += 1;
       shown.tag = null;
@@ -123,13 +123,13 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function live(is, text) {
   if ($("live-text").textContent === text) return;
-  // That all is well is told only to those who have heard that it is not.
+  // Before the first answer, only failures are announced.
   if (is === "off" || shown.at) say(text);
   $("live").dataset.is = is;
   $("live-text").textContent = text;
 }
 
-/** Nobody who is known here. Where there are no tokens, there is nothing to sign in with either. */
+/** Handles a 401. If the server has no tokens, there is nothing to sign in with. */
 async function stranger(response, path, show) {
   const { needs } = await response.json().catch(() => ({}));
   if (needs !== "url") return askForToken(path, show);
@@ -140,12 +140,12 @@ async function stranger(response, path, show) {
 function askForToken(path, show) {
   const wrong = token.get() !== null;
   token.forget();
-  // Whoever comes next may see other sessions.
+  // The next token may belong to a caller with other sessions.
   shown.tag = null;
   for (const id of ["viewer", "end"]) $(id).close();
   $("leave").hidden = true;
   live("off", "not signed in");
-  // For password managers, which keep nothing without one.
+  // Password managers save nothing without a user name.
   const name = el("input", { type: "text", autocomplete: "username", value: "llm-sandbox", hidden: true });
   const input = el("input", { id: "token", type: "password", autocomplete: "current-password", required: true });
   const form = el(
@@ -181,7 +181,7 @@ async function refused(response) {
   tell(title, text, el("p", {}, el("a", { href: root }, "All sessions")));
 }
 
-/** Shows nothing but this. */
+/** Shows only this message. */
 function tell(title, text, more = null) {
   for (const id of ["viewer", "end"]) $(id).close();
   $("main").replaceChildren(el("div", { className: "note" }, el("h1", {}, title), el("p", {}, text), more));
@@ -191,8 +191,8 @@ function tell(title, text, more = null) {
 // --- showing -------------------------------------------------------------------------------------
 
 /**
- * Makes the children of an element those of a list: what has not changed stays the same element, with
- * its focus, its open details and its place. `make` is given an item and the element that it replaces.
+ * Makes the children of an element match a list. Unchanged items keep their element, with its focus, its
+ * open details and its position. `make` gets an item and the element that it replaces.
  */
 function sync(parent, items, key, make) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
@@ -253,7 +253,7 @@ setInterval(() => {
   for (const element of document.querySelectorAll("time")) element.textContent = ago(new Date(element.dateTime));
 }, 20_000);
 
-/** Beside the open viewer nothing else is heard. */
+/** Announces a text. While the viewer is open, screen readers read only what is in it. */
 const say = (text) => ($("news").textContent = $("viewer-news").textContent = text);
 const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
@@ -301,7 +301,7 @@ function sessionCard(session) {
   );
 }
 
-/** What asks whether a session shall end. */
+/** A button that asks whether to end a session. */
 function endButton(id, text, className) {
   const button = el("button", { className, ariaLabel: `End session ${id}`, ariaHasPopup: "dialog" }, text);
   button.addEventListener("click", () => {
@@ -315,7 +315,7 @@ function endButton(id, text, className) {
   return button;
 }
 
-/** Ends it. That it is gone is shown as any other news is. */
+/** Ends a session. The list shows this like any other change. */
 async function end(id) {
   $("end-now").disabled = true;
   const headers = !signature && token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
@@ -332,7 +332,7 @@ async function end(id) {
   $("end-now").disabled = false;
 }
 
-/** Browsers reuse an image that they already show for the same URL, whatever it is now. */
+/** A URL with the file's version: browsers reuse an image that they already show for the same URL. */
 function version(file, session) {
   const url = local(file.download_url, session);
   return `${url}${url.includes("?") ? "&" : "?"}version=${encodeURIComponent(file.modified_at)}`;
@@ -340,7 +340,7 @@ function version(file, session) {
 
 function picture(file, alt, session) {
   const image = el("img", { alt, loading: "lazy", decoding: "async" });
-  // It may have been removed since, or not be an image at all.
+  // The file may have been removed, or not be an image.
   image.addEventListener("error", () => image.replaceWith(el("span", { className: "kind" }, extension(file))));
   image.src = version(file, session);
   return image;
@@ -350,7 +350,7 @@ function picture(file, alt, session) {
 
 let files = [];
 
-/** How the runs are shown: the answer that they are from, the oldest of them first, and all code unfolded. */
+/** How the runs are shown: their answer, whether the oldest is first, and whether all code is unfolded. */
 const runsShown = { of: null, oldestFirst: sessionStorage.getItem("oldest-first") === "yes", allCode: false };
 
 function showRuns(session) {
@@ -363,7 +363,7 @@ function showRuns(session) {
   for (const id of ["order", "all-code"]) $(id).hidden = runs.length === 0;
 }
 
-/** What changes how the runs are shown. */
+/** A button that changes how the runs are shown. */
 function runsButton(id, change) {
   const button = el("button", { className: "quiet", id });
   button.addEventListener("click", () => {
@@ -436,7 +436,7 @@ function tellNews(session, more) {
   say(more > 0 ? `${what} ${count(more, "new file")}.` : what);
 }
 
-/** A name may hold marks that turn the direction of reading, and make another name of it. */
+/** Makes marks visible that change the direction of reading, as they can disguise a name. */
 const legible = (name) =>
   name.replace(/[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g, (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase()}⟩`);
 
@@ -476,7 +476,7 @@ function fileCard(file) {
   );
   thumb.append(el("span", { className: "kind" }, extension(file)));
   soon.observe(thumb);
-  // Its addresses are newer with each answer.
+  // Each answer has newer URLs.
   card.renew = (newer) => {
     thumb.file = newer;
     save.href = local(newer.download_url);
@@ -484,7 +484,7 @@ function fileCard(file) {
   return card;
 }
 
-/** Previews are made when they come into sight. */
+/** Creates previews when they come into view. */
 const soon = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
@@ -504,7 +504,7 @@ async function preview(file) {
   }
 }
 
-/** The start of a text, whole lines where there are any. */
+/** The start of a text, in whole lines if it has any. */
 async function head(file, bytes) {
   const response = await fetch(local(file.download_url), { headers: { Range: `bytes=0-${bytes - 1}` } });
   if (!response.ok) throw new Error(response.statusText);
@@ -514,7 +514,7 @@ async function head(file, bytes) {
   return text.slice(0, text.lastIndexOf("\n") + 1 || text.length - 1);
 }
 
-/** A PDF in the browser's own viewer. Its type is ours, so that nothing else can be made of its bytes. */
+/** A PDF in the browser's own viewer. The page sets the type, so that the bytes are never taken for another. */
 async function pdf(file, options = "") {
   if (!navigator.pdfViewerEnabled || file.size_bytes > PDF_BYTES) return null;
   const response = await fetch(local(file.download_url));
@@ -526,7 +526,7 @@ async function pdf(file, options = "") {
   return frame;
 }
 
-/** Rows of a delimited text (RFC 4180), as many as are wanted. */
+/** The first rows of a delimited text (RFC 4180). */
 function rows(text, file, most) {
   const line = text.slice(0, text.indexOf("\n") + 1 || text.length);
   const likely = [",", ";", "\t", "|"].map((mark) => [line.split(mark).length, mark]);
@@ -577,7 +577,7 @@ function interpreterPanel(one, before) {
 
 const STATES = { rolled_back: "variables as before it", lost: "variables lost" };
 
-/** What a run is called: the comment or docstring that it begins with, or else its first line that does something. */
+/** The title of a run: the comment or docstring at its start, or else its first line other than an import. */
 function titleOf(code) {
   const text = code.replace(/^\s*[rR]?("""|''')\s*/, "# ");
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -589,7 +589,7 @@ function titleOf(code) {
   return lines.find((line) => !/^(#|\/\/|import |from )/.test(line)) ?? lines[0] ?? "(empty)";
 }
 
-/** A run and the pictures that it made, as far as no later one has put others in their place. */
+/** A run with those of its pictures that still exist unchanged. */
 function withPictures(run) {
   const isAsMade = (file) => files.some((now) => now.path === file.path && now.modified_at === file.modified_at);
   const made = (run.artifacts ?? []).filter((file) => kind(file) === "picture" && isAsMade(file));
@@ -609,7 +609,7 @@ function runCard(run, before) {
     : [badge(run.outcome), el("span", {}, duration(run.duration_ms)), run.exit_code ? el("span", { className: "muted" }, `exit code ${run.exit_code}`) : ""];
   if (run.state && run.state !== "kept") facts.push(el("span", { className: "muted" }, STATES[run.state] ?? run.state));
   const name = LANGUAGES[run.language] ?? run.language;
-  // The next cell has the number of one that no longer counts.
+  // The next cell gets the number of a cell that no longer counts.
   const uncounted = run.is_undone ? ", undone" : run.state === "rolled_back" ? ", rolled back" : "";
   const what = run.is_cell ? `${name} cell ${run.execution_count ?? ""}`.trim() + uncounted : `${name} program`;
   const isShown = (file) => run.pictures.includes(file.path);
@@ -665,7 +665,7 @@ async function view(path) {
     $("viewer-close").focus();
   }
   const content = await (file ? whole(file) : null)?.catch(() => null);
-  // Another may have been asked for meanwhile.
+  // Another file may have been opened meanwhile.
   if (viewed === path) {
     const nothing = file ? "There is no preview for this file. Download it to open it." : "The file no longer exists.";
     $("viewer-body").replaceChildren(content ?? el("p", {}, nothing));
@@ -687,7 +687,7 @@ async function whole(file) {
   }
 }
 
-/** A small SVG can keep a browser busy for ever, so it is drawn for those who ask. */
+/** A small SVG can keep a browser busy forever, so it is drawn only on request. */
 function drawing(file) {
   const show = el("button", {}, "Show it");
   show.addEventListener("click", () => $("viewer-body").replaceChildren(picture(file, legible(file.filename))));
@@ -707,7 +707,7 @@ $("viewer-before").addEventListener("click", () => turn(-1));
 $("viewer-next").addEventListener("click", () => turn(1));
 $("viewer-close").addEventListener("click", () => $("viewer").close());
 $("viewer").addEventListener("keydown", (event) => {
-  // There they scroll.
+  // In the file's content, arrow keys scroll.
   if (event.target === $("viewer-body")) return;
   if (event.key === "ArrowLeft") turn(-1);
   if (event.key === "ArrowRight") turn(1);

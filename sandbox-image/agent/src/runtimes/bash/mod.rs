@@ -1,5 +1,4 @@
-//! The shell: a new one for each program and each cell. Between cells nothing lives on but the folder in
-//! which the last one has ended.
+//! The shell: a new one for each program and each cell. Only the folder in which a cell ends lives on until the next.
 
 use std::{
     ffi::OsString,
@@ -33,24 +32,24 @@ const SHELL: &str = "bash";
 /// The program's text, in scratch space.
 const SCRIPT: &str = "main.sh";
 
-/// Runs a cell: its arguments are the descriptor on which its last folder is told, its file, and the folder in
-/// which it should have started if that is gone. A cell that sets a trap of its own on EXIT, or that is
-/// killed, does not tell, and the next starts where it did.
+/// Runs a cell. Its arguments are the descriptor to which it writes its last folder, its file, and the folder in which
+/// it should have started if that no longer exists. A cell that sets its own trap on EXIT, or is killed, does not write
+/// the folder, and the next cell starts where this one did.
 const CELL: &str = r#"trap "pwd -P >&$1" EXIT
 [ -z "$3" ] || echo "bash: $3 is gone, this is $PWD" >&2
 eval "set --; . ${2@Q}"
 "#;
 
-/// Longest path that is told.
+/// Longest path that a cell may write, in bytes.
 const MAX_FOLDER: u64 = 4096;
 
 /// Programs and cells of the shell.
 pub(super) struct Bash {
     places: Places,
     script: PathBuf,
-    /// Where the next cell starts.
+    /// The folder in which the next cell starts.
     folder: PathBuf,
-    /// Where the cell that runs tells its last folder.
+    /// The pipe to which the cell that runs writes its last folder.
     told: Option<PipeReader>,
     count: u64,
 }
@@ -76,7 +75,7 @@ impl Bash {
     fn spawn_cell(&mut self, source: Source<'_>) -> io::Result<Program> {
         let (told, tell) = io::pipe()?;
         fcntl(&told, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        // The shell has it under the same number.
+        // The shell inherits it under the same number.
         fcntl(&tell, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut gone = OsString::new();
         if !self.folder.is_dir() {
@@ -91,10 +90,10 @@ impl Bash {
         Ok(program)
     }
 
-    /// Where the cell says that it has ended, if that is a folder.
+    /// The folder in which the cell has ended, if it has written an absolute path.
     fn last_folder(&mut self) -> Option<PathBuf> {
         let mut told = vec![];
-        // Until there is no more to read, as others may hold the other end.
+        // Reads what is there and not until the end, because other processes may hold the other end open.
         let _ = self.told.take()?.take(MAX_FOLDER).read_to_end(&mut told);
         let path = told.strip_suffix(b"\n")?.to_vec();
         Some(PathBuf::from(OsString::from_vec(path))).filter(|path| path.is_absolute())

@@ -1,5 +1,5 @@
-//! A Node that runs cells, and what is said to it: requests as JSON, answers as a letter, JSON, a line feed and
-//! what follows. User code can answer in its place, and harms only itself.
+//! A Node that runs cells, and the messages to and from it: a request is JSON; an answer is a letter, JSON, a line feed
+//! and further bytes. User code can answer in its place, and harms only itself.
 
 use std::{
     fs,
@@ -36,10 +36,10 @@ use crate::{
     },
 };
 
-/// Its program, among the runtimes' files.
+/// The kernel's program, among the runtimes' files.
 const PROGRAM: &str = "javascript/kernel.cjs";
 
-/// What it needs: to go on after an interruption, and Node's own parser and inspector.
+/// Options that the program needs: to continue after an interruption, and for Node's own parser and inspector.
 const OPTIONS: [&str; 4] = [
     "--no-force-async-hooks-checks",
     "--expose-internals",
@@ -47,25 +47,25 @@ const OPTIONS: [&str; 4] = [
     "--disable-warning=internal/test/binding",
 ];
 
-/// More than other programs of the container, so that a cell without bounds takes its own kernel.
+/// High, so that a cell without bounds ends its own kernel when memory runs out.
 const OOM_SCORE: u32 = 700;
 
-/// Longest that it takes to tell what it holds.
+/// Time limit for listing the variables.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest that it takes to say that it is there, if it has just been started and there is little time for it.
+/// Time limit for an answer from a kernel that may have just been started on a busy processor.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Memory that its heap leaves to what else there is, in bytes: Node's own, the other interpreters, files.
+/// Memory that is left besides the heap, in bytes: for the rest of Node, the other interpreters, and files.
 const BESIDE_THE_HEAP: u64 = 160 << 20;
 
-/// Least memory of a heap, in bytes.
+/// Minimum size of a heap, in bytes.
 const MIN_HEAP: u64 = 48 << 20;
 
-/// What cgroup v1 says where there is no limit is beyond all memory.
+/// A larger value in cgroup v1 means that there is no limit: it is beyond all memory.
 const NO_LIMIT: u64 = 1 << 50;
 
-/// The option that bounds the heap, if there is a limit: before the kernel kills it, it collects its garbage.
+/// The option that limits the heap, if memory is limited: Node collects its garbage before the system kills it.
 pub(super) fn heap_limit() -> Option<String> {
     let heap = memory::limit()
         .filter(|limit| *limit < NO_LIMIT)?
@@ -81,21 +81,21 @@ pub(super) struct Cell<'a> {
     pub(super) stdin: Option<&'a Path>,
 }
 
-/// A Node, with our ends of its pipes.
+/// A Node process, with the agent's ends of its pipes.
 #[derive(Debug)]
 pub(super) struct Kernel {
     pid: Pid,
     control: OwnedFd,
     stdout: PipeReader,
     stderr: PipeReader,
-    /// Cells that were begun.
+    /// Number of cells that were started.
     count: u64,
 }
 
 impl Kernel {
     pub(super) fn start(places: &Places) -> io::Result<Self> {
         let (control, theirs) = channel::pair()?;
-        // It has it under the same number.
+        // Node inherits it under the same number.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let (stdout, to_stdout) = io::pipe()?;
         let (stderr, to_stderr) = io::pipe()?;
@@ -118,12 +118,12 @@ impl Kernel {
         self.pid
     }
 
-    /// Cells that it was given.
+    /// Number of cells that were started.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sets it going on a cell.
+    /// Starts a cell.
     pub(super) fn begin(&mut self, cell: Cell<'_>, start: Start) -> io::Result<Program> {
         let begun = Instant::now();
         self.count += 1;
@@ -149,21 +149,21 @@ impl Kernel {
         })
     }
 
-    /// Asks it to leave off its cell. False if it does not listen.
+    /// Interrupts the cell. Returns false if the kernel does not receive that.
     pub(super) fn interrupt(&self) -> bool {
         let asked = self.say(&json!({ "kind": "interrupt", "number": self.count }));
         self.go_on();
         asked.is_ok()
     }
 
-    /// Whether it is there and listens. It goes on then.
+    /// Whether the process is alive and answers. Continues it for that.
     pub(super) fn answers(&self) -> bool {
         let is_answer = |bytes: &[u8]| bytes.first() == Some(&b'P');
         self.ask(&json!({ "kind": "ping" }), PING_TIMEOUT, |bytes| is_answer(bytes).then_some(()))
             .is_some()
     }
 
-    /// Asks what it holds, and waits for it. `None` if it does not say.
+    /// Asks for the variables, and waits for the answer; `None` if there is none.
     pub(super) fn inspect(&self) -> Option<Contents> {
         let request = json!({
             "kind": "inspect", "variables": MAX_VARIABLES, "chars": MAX_VARIABLE_CHARS,
@@ -171,7 +171,7 @@ impl Kernel {
         self.ask(&request, INSPECT_TIMEOUT, |bytes| Some(contents(bytes)))
     }
 
-    /// What it answers, as the first thing that it says; `None` if that makes no sense or it does not.
+    /// Sends a request, and returns the first message that follows; `None` if it is invalid or does not come in time.
     fn ask<T>(
         &self,
         request: &Value,
@@ -197,7 +197,7 @@ impl Kernel {
         }
     }
 
-    /// Its memory, in bytes.
+    /// Resident memory of the process, in bytes.
     pub(super) fn memory_bytes(&self) -> Option<u64> {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid)).ok()?;
         let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
@@ -213,13 +213,13 @@ impl Kernel {
         let _ = kill(self.pid, Signal::SIGCONT);
     }
 
-    /// Forgets what it has said since its last cell, which was nobody's question.
+    /// Discards messages that it has sent since its last cell: they answer no request.
     fn drain(&self) {
         while let Received::Message(()) = channel::receive(&self.control, |_| Some(())) {}
     }
 }
 
-/// What it says when a cell is done.
+/// The head of the message that a cell is done.
 #[derive(Deserialize)]
 struct DoneHead {
     /// Number of the cell.
@@ -230,14 +230,14 @@ struct DoneHead {
     result: Option<Captured>,
 }
 
-/// What it says while this cell runs. What makes no sense, or is of an earlier cell, says nothing: code that an
-/// earlier one has left behind does not end it.
+/// Reads a message while this cell runs. A message that is invalid or from an earlier cell has no effect: code that an
+/// earlier cell has left behind does not end this one.
 #[expect(clippy::unnecessary_wraps, reason = "an answer that cannot be read ends other channels")]
 fn said(bytes: &[u8], cell: u64) -> Option<ProgramMessage> {
     Some(done(bytes, cell).map_or(ProgramMessage::Other, ProgramMessage::Done))
 }
 
-/// The cell is done; without a report if the kernel is unable to run any more.
+/// Reads the message that the cell is done; there is no report if the kernel can run no more cells.
 fn done(bytes: &[u8], cell: u64) -> Option<Done> {
     let (kind, (head, rest)) = match bytes.first()? {
         kind @ (b'D' | b'U') => (*kind, split(bytes, *kind)?),
@@ -250,7 +250,7 @@ fn done(bytes: &[u8], cell: u64) -> Option<Done> {
     (number == cell).then_some(done)
 }
 
-/// What it holds; nothing if its answer makes no sense, or is more than it may be.
+/// Reads the list of variables; empty if it is invalid, or exceeds the limits.
 fn contents(bytes: &[u8]) -> Contents {
     let parse = || serde_json::from_slice(split(bytes, b'I')?.0).ok();
     let contents: Contents = parse().unwrap_or_default();

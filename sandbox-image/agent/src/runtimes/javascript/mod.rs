@@ -1,4 +1,4 @@
-//! JavaScript, by Node: a new process for each program; cells in one that lives on between them.
+//! JavaScript, by Node: a new process for each program; cells run in one that lives on between them.
 //!
 //! ```text
 //! none -- cell --> kernel -- done, exit, error, interrupted --> kernel, stopped
@@ -6,9 +6,9 @@
 //!  '-- reset --'
 //! ```
 //!
-//! A Node that waits has 20 MB that it shares with nobody, and few workspaces ever see JavaScript: the
-//! first is started for the first cell, which takes a tenth of a second, and only from then on there is a
-//! spare when the kernel is gone; none where there is no room for what Python loads either.
+//! A Node that waits takes 20 MB of memory that is not shared, and few workspaces use JavaScript: the first Node is
+//! started for the first cell, which takes a tenth of a second. Only after that there is a spare when the kernel has
+//! ended, unless there is no room for what Python loads either.
 
 mod kernel;
 
@@ -37,13 +37,13 @@ const INTERPRETER: &str = "node";
 /// The program's text, in scratch space.
 const SCRIPT: &str = "main.js";
 
-/// Signals that Node catches to leave the terminal as it was, before it ends by them.
+/// Signals that Node catches to restore the terminal before it ends by them.
 const CAUGHT: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
 
 /// A cell's standard input, in scratch space until it has been opened.
 const STDIN: &str = "main.stdin";
 
-/// What Node says before it aborts for want of memory.
+/// The message of Node before it aborts because its heap is full.
 const HEAP_IS_FULL: &str = "JavaScript heap out of memory";
 
 /// Programs and cells in JavaScript.
@@ -52,13 +52,13 @@ pub(super) struct JavaScript {
     script: PathBuf,
     stdin: PathBuf,
     kernel: Option<Kernel>,
-    /// Will be the kernel. Nobody's code has run in it.
+    /// The next kernel. No user code has run in it.
     spare: Option<Kernel>,
-    /// The cell that runs has met a new kernel.
+    /// Whether the kernel was new when the cell that runs started.
     fresh: bool,
-    /// There have been programs or cells, and may be more.
+    /// Whether there was a program or a cell, so that there may be more.
     is_wanted: bool,
-    /// There is memory for what only makes cells start faster.
+    /// Whether there is memory for processes that only make cells start faster.
     has_room: bool,
 }
 
@@ -93,13 +93,13 @@ impl JavaScript {
         }
     }
 
-    /// Forgets those that have died.
+    /// Forgets the kernel and the spare if they have died.
     fn forget_the_dead(&mut self, children: &Children) {
         self.kernel.take_if(|kernel| !children.is_spared(kernel.pid()));
         self.spare.take_if(|spare| !children.is_spared(spare.pid()));
     }
 
-    /// Forgets those that a program beside them may have killed: it takes a while to die.
+    /// Forgets the kernel and the spare if a program beside them may have killed them: they take a while to die.
     fn forget_the_dying(&mut self, children: &mut Children) {
         children.reap(None);
         self.forget_the_dead(children);
@@ -112,7 +112,7 @@ impl JavaScript {
         }
     }
 
-    /// The kernel, or a new one, and how it came to be.
+    /// Returns the kernel, or a new one, and how it was started.
     fn take_kernel(&mut self, children: &mut Children) -> Result<(Kernel, Start), Failure> {
         self.forget_the_dying(children);
         self.fresh = self.kernel.is_none();
@@ -124,7 +124,7 @@ impl JavaScript {
         Ok((kernel, Start::Cold))
     }
 
-    /// Stops the kernel if it has answered, and otherwise kills it; ends what it has started.
+    /// Stops the kernel if it has answered, and otherwise kills it; ends the processes that it has started.
     fn hold_or_kill(
         &mut self,
         has_answered: bool,
@@ -177,7 +177,7 @@ impl Runtime for JavaScript {
     }
 
     fn is_out_of_memory(&self, stderr: &[u8]) -> bool {
-        // Its heap has a limit of its own, at which it aborts.
+        // Node's heap has a limit of its own, at which Node aborts.
         String::from_utf8_lossy(stderr).contains(HEAP_IS_FULL)
     }
 
@@ -205,7 +205,7 @@ impl Runtime for JavaScript {
     }
 
     fn resume(&mut self, _: Start, children: &mut Children) {
-        // A program may have set it going.
+        // A program may have continued it.
         if let Some(kernel) = &self.kernel {
             children.signal_spared(kernel.pid(), Signal::SIGSTOP);
         }
@@ -250,7 +250,7 @@ impl Runtime for JavaScript {
         self.hold_or_kill(report.is_some(), children)?;
         let state = match self.kernel {
             Some(_) => CellState::Kept,
-            // There was nothing that could have been lost.
+            // The kernel was new, so that nothing was lost.
             None if self.fresh => CellState::RolledBack,
             None => CellState::Lost,
         };

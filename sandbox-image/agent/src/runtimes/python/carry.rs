@@ -1,7 +1,7 @@
-//! Variables on their way out of a kernel and into another: the bytes, which are Python's own business, and the
-//! bounds of both ways. What is in them is drawn in `carry.py`.
+//! Saved variables on their way out of a kernel and into another: the bytes, which only Python understands, and the
+//! limits of both ways. `carry.py` describes the format.
 //!
-//! A kernel writes into a pipe and the agent holds what comes: memory that the user's code has no hand on.
+//! A kernel writes into a pipe, and the agent holds the bytes in its own memory, which user code cannot reach.
 
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write},
@@ -24,22 +24,22 @@ use super::kernel::short;
 /// Bytes before the head of a record.
 const START: usize = 12;
 
-/// What the kernel may take beyond its time, before it is given up: a value that runs no Python code while it is
-/// pickled cannot be interrupted.
+/// Time beyond its limit after which the agent gives up a kernel: a value that runs no Python code while it is pickled
+/// cannot be interrupted.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Variables as they were written down, and what became of them.
+/// Saved variables, and the report of what became of them.
 pub(super) struct Written {
     pub(super) bytes: Vec<u8>,
     pub(super) carried: Carried,
 }
 
-/// When a kernel is given up that has these limits.
+/// The time at which the agent gives up a kernel with these limits.
 pub(super) fn deadline(limits: &CarryLimits) -> Instant {
     Instant::now() + Duration::from_millis(limits.total_ms) + GRACE
 }
 
-/// What there is to wait for.
+/// The result of a wait.
 enum Ready {
     Pipe,
     Answer,
@@ -67,7 +67,7 @@ fn never_wait(pipe: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what a kernel writes until it has closed its end, or its time is over, and no more than there may be.
+/// Reads what a kernel writes until it has closed its end, its time is over, or there are more bytes than allowed.
 pub(super) fn collect(
     mut pipe: PipeReader,
     answers: &OwnedFd,
@@ -87,7 +87,7 @@ pub(super) fn collect(
             Ok(read) => bytes.extend_from_slice(&piece[..read]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 match ready(&pipe, PollFlags::POLLIN, answers, until) {
-                    // Its last word, while somebody else holds the pipe open.
+                    // The kernel has answered, while another process holds the pipe open.
                     Ready::Answer if pipe.read(&mut piece).is_err() => break,
                     _ => {}
                 }
@@ -99,7 +99,7 @@ pub(super) fn collect(
     bytes
 }
 
-/// Writes to a kernel until it has all, wants no more, or its time is over.
+/// Writes to a kernel until it has all bytes, wants no more, or its time is over.
 pub(super) fn feed(mut pipe: PipeWriter, bytes: &[u8], answers: &OwnedFd, until: Instant) {
     let mut rest = bytes;
     if never_wait(&pipe).is_err() {
@@ -119,7 +119,7 @@ pub(super) fn feed(mut pipe: PipeWriter, bytes: &[u8], answers: &OwnedFd, until:
     }
 }
 
-/// Head of a record, as far as it concerns us.
+/// The head of a record, as far as the agent needs it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {
@@ -128,15 +128,15 @@ struct Head {
     module: Option<String>,
 }
 
-/// What was written, as far as it is whole, with what the kernel says of it; of one that has said nothing what the
-/// records say.
+/// Returns the records that are whole, with the kernel's report of them; if it has sent none, with what the records
+/// themselves say.
 pub(super) fn written(mut bytes: Vec<u8>, told: Option<Carried>) -> Written {
     let (whole, found) = whole(&bytes);
     bytes.truncate(whole);
     Written { bytes, carried: bounded(told.unwrap_or(found)) }
 }
 
-/// Length of the records that are whole, and what they are.
+/// Length of the records that are whole, and the variables in them.
 fn whole(bytes: &[u8]) -> (usize, Carried) {
     let (mut at, mut carried, mut all) = (0, Carried::default(), vec![]);
     while let Some((head, len)) = record(&bytes[at..]) {
@@ -167,7 +167,7 @@ fn record(bytes: &[u8]) -> Option<(Head, usize)> {
     Some((serde_json::from_slice(head).unwrap_or_default(), START + head_len + body_len))
 }
 
-/// Within the bounds of what is told: a kernel is the user's as well.
+/// Cuts a report to the limits: user code can change what a kernel reports.
 pub(super) fn bounded(mut carried: Carried) -> Carried {
     let more = carried.variables.len().saturating_sub(MAX_VARIABLES);
     carried.more = carried.more.saturating_add(more);

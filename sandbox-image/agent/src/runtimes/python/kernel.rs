@@ -1,5 +1,5 @@
-//! The processes of a workspace, the kernel and the frozen copies of it, and what is said to them: the other
-//! side of `kernel.py`, where the messages are drawn.
+//! The processes of a workspace, the kernel and its frozen copies, and the messages to them: the other side of
+//! `kernel.py`, which describes the messages.
 
 use std::{
     cell::Cell,
@@ -37,14 +37,14 @@ use crate::{
     },
 };
 
-/// Longest that a copy is waited for, which delays the next call.
+/// Time limit for making a copy, which delays the next call.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest that a kernel is waited for that has nothing to do but answer. One that is only slow, as where a
+/// Time limit for the answer of a kernel that has nothing else to do. A kernel that is only slow, for example because a
 /// thread of the user's is busy, must not be taken for dead.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a kernel or a copy is asked.
+/// A request to a kernel or a copy.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 enum Request {
@@ -66,7 +66,7 @@ enum Request {
     },
 }
 
-/// A request and its number, which the answer repeats: one that comes too late is not taken for the next.
+/// A request and its number, which the answer repeats, so that a late answer is not taken for the next.
 #[derive(Serialize)]
 struct Numbered<'a> {
     n: u64,
@@ -74,7 +74,7 @@ struct Numbered<'a> {
     request: &'a Request,
 }
 
-/// What is answered to a request.
+/// The answer to a request.
 #[derive(Deserialize)]
 struct Answer<T> {
     n: u64,
@@ -82,7 +82,7 @@ struct Answer<T> {
     answer: T,
 }
 
-/// The kernel is there.
+/// The kernel is alive.
 #[derive(Deserialize)]
 struct Pong {
     pong: i32,
@@ -99,7 +99,7 @@ struct Taken {
 pub(super) struct Process {
     pub(super) pid: Pid,
     channel: OwnedFd,
-    /// Requests that were made of it.
+    /// Number of requests that were sent to it.
     asked: Cell<u64>,
 }
 
@@ -116,7 +116,7 @@ impl Process {
         children.kill_spared(self.pid);
     }
 
-    /// Gives the number of the request.
+    /// Sends a request, and returns its number.
     fn ask(&self, request: &Request, files: &[i32]) -> io::Result<u64> {
         let n = self.asked.get() + 1;
         self.asked.set(n);
@@ -124,31 +124,31 @@ impl Process {
         Ok(n)
     }
 
-    /// Lets it run until it has answered; `None` if it does not in time.
+    /// Continues the process, and waits for its answer to a request; `None` if there is none in time.
     fn answer<T: DeserializeOwned>(&self, request: &Request, children: &Children) -> Option<T> {
         children.signal_spared(self.pid, Signal::SIGCONT);
         let n = self.ask(request, &[]).ok()?;
         wait_for(&self.channel, ANSWER_TIMEOUT, |bytes| answer_to(n, bytes))
     }
 
-    /// Makes a copy the kernel; false if it does not answer.
+    /// Makes a copy the kernel; returns false if it does not answer.
     pub(super) fn take_over(&self, children: &Children) -> bool {
         let answer = self.answer(&Request::TakeOver, children);
-        // Its copies are worth less.
+        // The copies of the kernel are worth less.
         set_oom_score(self.pid, PROTECTED);
         answer.is_some_and(|Taken { pid }| pid == self.pid.as_raw())
     }
 
-    /// Whether it is there and does what it is asked.
+    /// Whether the process is alive and answers.
     pub(super) fn answers(&self, children: &Children) -> bool {
         let answer = self.answer(&Request::Ping, children);
         answer.is_some_and(|Pong { pong }| pong == self.pid.as_raw())
     }
 
-    /// Asks what it holds.
+    /// Asks for the variables.
     pub(super) fn inspect(&self, children: &Children) -> Option<Contents> {
         let mut contents: Contents = self.answer(&Request::Inspect, children)?;
-        // A kernel is the user's as well.
+        // User code can change what a kernel says.
         contents.variables.truncate(MAX_VARIABLES);
         contents.imports.truncate(MAX_VARIABLES);
         for variable in &mut contents.variables {
@@ -159,7 +159,7 @@ impl Process {
         Some(contents)
     }
 
-    /// Has it write down what it holds; `None` if it does not begin to.
+    /// Has the process save its variables; `None` if it does not begin to.
     pub(super) fn carry_out(&self, limits: CarryLimits, children: &Children) -> Option<Written> {
         let (ours, theirs) = io::pipe().ok()?;
         children.signal_spared(self.pid, Signal::SIGCONT);
@@ -172,8 +172,7 @@ impl Process {
         Some(carry::written(bytes, told.map(|CarriedOut { carried }| carried)))
     }
 
-    /// Has it take over what was written down so. `None` if it does not, or not in time: then nothing is known of
-    /// what it holds.
+    /// Has the process restore saved variables. `None` if it does not, or not in time: then its contents are unknown.
     pub(super) fn carry_in(
         &self,
         bytes: &[u8],
@@ -194,22 +193,22 @@ impl Process {
         Some(CarriedIn { carried: carry::bounded(told.carried), ..told })
     }
 
-    /// Has a copy made of it, which is as soon ended when memory runs out as this says.
-    /// Gives the copy, and how many threads there are that it has not.
+    /// Has the process make a copy of itself, which gets this score for when memory runs out. Returns the copy, and the
+    /// number of threads that the copy lacks.
     pub(super) fn freeze(&self, oom_score: u32, children: &mut Children) -> Option<(Self, usize)> {
         let (channel, theirs) = pair().ok()?;
         let seen = Children::seen();
         children.signal_spared(self.pid, Signal::SIGCONT);
         let n = self.ask(&Request::Freeze { oom_score }, &[theirs.as_raw_fd()]).ok()?;
         drop(theirs);
-        // Until then it is about to fork.
+        // Until it has answered, the process is about to fork.
         let Frozen { frozen, threads } =
             wait_for(&self.channel, FREEZE_TIMEOUT, |bytes| answer_to(n, bytes))?;
         if !frozen {
             return None;
         }
         let pid = wait_for(&channel, FREEZE_TIMEOUT, pid_of)?;
-        // A kernel may say anything.
+        // User code can change what a kernel says.
         if !children.is_new_child(pid, &seen) {
             return None;
         }
@@ -218,17 +217,17 @@ impl Process {
     }
 }
 
-/// What became of variables that were written down.
+/// The report of saved variables.
 #[derive(Deserialize)]
 struct CarriedOut {
     carried: Carried,
 }
 
-/// The same of those that were taken over.
+/// The report of restored variables.
 #[derive(Deserialize)]
 pub(super) struct CarriedIn {
-    /// What it has loaded does not stand in the way of what the user's folder holds. If it does, nothing was taken
-    /// over, and a new interpreter is needed.
+    /// Whether the modules that the kernel has loaded go together with the files in the user's folder. If not, nothing
+    /// was restored, and a new interpreter is needed.
     pub(super) fits: bool,
     pub(super) carried: Carried,
 }
@@ -240,18 +239,18 @@ struct Frozen {
     threads: usize,
 }
 
-/// As much of a text as is told of a variable.
+/// Cuts a text to the maximum length of a variable's name or summary.
 pub(super) fn short(text: &str) -> String {
     text.chars().take(protocol::limits::MAX_VARIABLE_CHARS).collect()
 }
 
-/// The answer to the request of this number.
+/// Reads the answer to the request of this number.
 fn answer_to<T: DeserializeOwned>(number: u64, bytes: &[u8]) -> Option<T> {
     let Answer { n, answer } = serde_json::from_slice(bytes).ok()?;
     (n == number).then_some(answer)
 }
 
-/// Waits for a message that can be read, and passes over others, for so long at most.
+/// Waits for a message that can be read, ignores others, and gives up after the timeout.
 fn wait_for<T>(
     channel: &OwnedFd,
     timeout: Duration,
@@ -279,22 +278,22 @@ fn wait_for<T>(
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) process: Process,
-    /// Where it and its copies write where they stand.
+    /// The pipe to which it and its copies write their stacks.
     pub(super) stack: StackPipe,
-    /// Cells that it has run.
+    /// Number of cells that it has run.
     pub(super) count: u64,
     /// How the next cell starts.
     pub(super) start: Start,
 }
 
 impl Kernel {
-    /// One that has waited for its first cell.
+    /// Takes over a spare that has waited for its first cell.
     pub(super) fn from_spare(spare: KernelSpare, start: Start) -> Option<Self> {
         let KernelSpare { channel, stack, pid, .. } = spare;
         Some(Self { process: Process::new(pid?, channel), stack, count: 0, start })
     }
 
-    /// A new interpreter.
+    /// Starts a new interpreter.
     pub(super) fn start_cold(layout: &Layout, children: &mut Children) -> io::Result<Self> {
         let (channel, theirs) = pair()?;
         let (stack, stack_writer) = StackPipe::new()?;
@@ -317,14 +316,14 @@ impl Kernel {
             Some(path) => command.env("PYTHONPATH", path),
             None => command.env_remove("PYTHONPATH"),
         };
-        // As expendable as those are that the fork server makes.
+        // As expendable as the kernels that the fork server forks.
         let child = cold::spawn(&mut command, EXPENDABLE)?;
         let pid = Pid::from_raw(child.id().cast_signed());
         children.keep(pid);
         Ok(Self { process: Process::new(pid, channel), stack, count: 0, start: Start::Cold })
     }
 
-    /// Has it run what is in the program's file.
+    /// Has the kernel run the program's file as a cell.
     pub(super) fn go(
         &mut self,
         stdin: Stdin,

@@ -1,5 +1,5 @@
-//! Python: a new interpreter for each program, or, where there is a fork server, a fork of one that has
-//! loaded the data libraries.
+//! Python: a new interpreter for each program, or, if there is a fork server, a fork of one that has loaded the data
+//! libraries.
 
 mod carry;
 mod kernel;
@@ -35,17 +35,17 @@ const INTERPRETER: &str = "python3";
 /// The program's text, in scratch space.
 const SCRIPT: &str = "main.py";
 
-/// The user's own modules come from the data area, and from nowhere else: what an earlier run left
-/// beside the script or in its home would stand for a library of its name.
+/// The user's own modules come from the data area, and from nowhere else: a file that an earlier run left beside the
+/// script or in its home would hide a library of its name.
 const OPTIONS: [&str; 2] = ["-P", "-s"];
 
-/// How soon a process is ended when memory runs out: before all others, or after them. A run and what it has
-/// started are expendable. The fork server is, with what it has forked, while nothing runs, as it can be made
-/// again and a state that was said to be kept cannot.
+/// The scores that say how soon the system kills a process when memory runs out: before all others, or after them. A
+/// run and its processes are expendable. So are the fork server and its forks while nothing runs, because it can be
+/// started again, and a state that was said to be kept cannot.
 const EXPENDABLE: u32 = 1000;
 const PROTECTED: u32 = 0;
 
-/// Where the interpreter finds what is the user's and what is ours.
+/// The paths of the user's files and of the runtime's programs.
 #[derive(Debug, Clone)]
 struct Layout {
     places: Places,
@@ -58,7 +58,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// The data area, and then what the image's maker wants.
+    /// The data area, and then the path that the image sets.
     fn python_path(&self) -> OsString {
         let mut path = self.places.data.as_os_str().to_owned();
         if let Some(more) = makers_path() {
@@ -81,13 +81,13 @@ impl Layout {
     }
 }
 
-/// What the image's maker wants on the path.
+/// The path that the image sets.
 fn makers_path() -> Option<OsString> {
     std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty())
 }
 
-/// What many programs import that need no library: what the light fork server has loaded. A program of no more
-/// than this is started from it, as a fork of it and the end of that take a fraction of what they take with the
+/// Modules that many programs import and that need no library; the light fork server has loaded them. A program that
+/// imports no others is started from it: the fork and its end take a fraction of the time that they take with the
 /// libraries in memory.
 const LIGHT: &str = "__future__ abc base64 bisect collections contextlib copy csv dataclasses datetime decimal \
     enum fractions functools gc glob hashlib heapq io itertools json math operator os pathlib \
@@ -97,11 +97,11 @@ const LIGHT: &str = "__future__ abc base64 bisect collections contextlib copy cs
 /// Programs in Python.
 pub(super) struct Python {
     layout: Layout,
-    /// With the libraries, and what cells need.
+    /// The fork server with the libraries, and with what cells need.
     prefork: Prefork,
-    /// Without.
+    /// The fork server without them.
     light: Prefork,
-    /// The program that runs was started from the light one.
+    /// Whether the program that runs was started from the light one.
     is_light: bool,
     workspace: Workspace,
 }
@@ -125,7 +125,7 @@ impl Python {
 }
 
 impl Python {
-    /// Sets how soon the fork servers are ended when memory runs out.
+    /// Sets how soon the fork servers are killed when memory runs out.
     fn set_oom_score(&self, score: u32) {
         self.prefork.set_oom_score(score);
         self.light.set_oom_score(score);

@@ -1,5 +1,5 @@
-//! When there is a fork server and a spare, and how a run is started: warm if that can be, and
-//! always somehow.
+//! Decides when there is a fork server and a spare, and how a run is started: warm if possible, and otherwise with a
+//! new interpreter.
 //!
 //! ```text
 //!            configure            loaded
@@ -10,9 +10,9 @@
 //!    '---------     Asleep -'  '---- Failed    Asleep
 //! ```
 //!
-//! Where memory is short it is asleep while there is a kernel, and no run wakes it (GaveRoom).
+//! If memory is short, the fork server is asleep while there is a kernel, and no run wakes it (GaveRoom).
 //!
-//! All of it is for speed alone. Whatever goes wrong, the run is given a new interpreter.
+//! All of this only saves time. Whatever goes wrong, the run gets a new interpreter.
 
 use std::{
     collections::BTreeSet,
@@ -41,50 +41,50 @@ use crate::{
     },
 };
 
-/// Longest that loading takes. Under gVisor and on a tenth of a processor it is slow.
+/// Time limit for loading, which is slow under gVisor and on a tenth of a processor.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Longest that a fork server which has loaded everything takes for a spare; longer, and it is stuck.
+/// Time limit for a spare from a fork server that has loaded everything; after that it is stuck.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest that a run waits for a kernel that is being forked.
+/// Longest time that a run waits for a kernel that is being forked.
 const BIRTH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Longest that a run waits for what it wants to be loaded. No import of it alone takes longer.
+/// Longest time that a run waits until its modules are loaded. If it imports them itself, that does not take longer.
 const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest that a run waits until a fork server can defend itself; it takes an interpreter's start.
+/// Longest time that a run waits until a fork server is guarded; that takes as long as an interpreter's start.
 const GUARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time for which runs have the processor to themselves while something is to be loaded. One run after
-/// another would otherwise keep it from ever being loaded.
+/// Total time for which loading is paused while runs have the processor to themselves. Without a limit, one run after
+/// another would keep it from ever ending.
 const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// Spares that may be lost while they wait before the fork server is thought to be at fault.
+/// Number of waiting spares that may be lost before the fork server counts as the cause.
 const MAX_LOST_SPARES: u32 = 3;
 
-/// Kernels that may fail before no more are asked for.
+/// Number of kernels that may fail before no more are requested.
 const MAX_FAILED_KERNELS: u32 = 3;
 
 #[derive(Debug)]
 enum Phase {
-    /// Not wanted, or of no use.
+    /// Not wanted, or not usable.
     Off,
     Loading(Loading),
     Loaded(Zygote),
-    /// Ended for its memory; starts when it is needed.
+    /// Ended to free its memory; starts when it is needed.
     Asleep,
-    /// Ended for the memory of a kernel; asleep when that has ended.
+    /// Ended to make room for a kernel; asleep when that has ended.
     GaveRoom,
-    /// Died; starts again then.
+    /// Died; starts again at this time.
     Failed(Instant),
 }
 
 impl Phase {
-    /// The process, where there is one.
+    /// The process, if there is one.
     fn zygote(&self) -> Option<&Zygote> {
         match self {
             Self::Loading(Loading { zygote, .. }) | Self::Loaded(zygote) => Some(zygote),
@@ -96,12 +96,12 @@ impl Phase {
 #[derive(Debug)]
 struct Loading {
     zygote: Zygote,
-    /// When it has taken too long, pauses not counted.
+    /// The time at which it has taken too long, pauses not counted.
     until: Instant,
     paused: Option<Instant>,
-    /// How long it was paused in all.
+    /// Total time of the pauses.
     held_up: Duration,
-    /// A run can be given an interpreter of its own beside it.
+    /// Whether it is guarded, so that a run can have an interpreter of its own beside it.
     guarded: bool,
 }
 
@@ -110,20 +110,20 @@ pub(super) struct Prefork {
     preload: Vec<String>,
     phase: Phase,
     spare: Option<Spare>,
-    /// There will be cells.
+    /// Whether there will be cells.
     cells: bool,
     kernel: Option<KernelSpare>,
-    /// A kernel would be of use: there is none at work.
+    /// Whether a spare kernel would be of use, because no kernel is in use.
     wants_kernel: bool,
-    /// Kernels that failed, one after another, before they were ready.
+    /// Number of kernels in a row that failed before they were ready.
     failed_kernels: u32,
-    /// What went wrong, for whoever asks.
+    /// Problems, for the outlook.
     problems: Vec<String>,
-    /// Spares that were lost while they waited, since one last served a run.
+    /// Number of spares that were lost while they waited, since one last served a run.
     lost_spares: u32,
-    /// Deaths since it last served a run and lived.
+    /// Number of deaths since it last served a run and survived that.
     deaths: u32,
-    /// It was ended for a run while it could not defend itself.
+    /// Whether it was ended for a run because it was not guarded yet.
     gave_way: bool,
 }
 
@@ -145,7 +145,8 @@ impl Prefork {
         }
     }
 
-    /// Starts it, to load these modules, if there is a program for it, and what cells need if there will be any.
+    /// Starts it to load these modules, and what cells need if there will be any. Does nothing if there is no program
+    /// for it.
     pub(super) fn configure(&mut self, preload: &[String], cells: bool, children: &mut Children) {
         if matches!(self.phase, Phase::Off) && self.layout.zygote.exists() {
             self.cells = cells;
@@ -172,7 +173,7 @@ impl Prefork {
         }
     }
 
-    /// Sees what has become of it and its spare, and does what is next. Never waits.
+    /// Checks it and its spares, and does what is next. Never waits.
     pub(super) fn attend(&mut self, children: &mut Children) {
         let now = Instant::now();
         match &mut self.phase {
@@ -181,7 +182,7 @@ impl Prefork {
                 Received::Message(ZygoteStatus::Loaded { missing, threads }) => {
                     self.problems = missing;
                     if threads > 1 {
-                        // A fork of it would have locks that nobody opens.
+                        // A fork of it would have locks that no thread releases.
                         let threads = format!("the modules start {} threads", threads - 1);
                         self.problems.push(threads);
                         self.end(Phase::Off, children);
@@ -223,7 +224,7 @@ impl Prefork {
             && !was_ready
         {
             children.keep(pid);
-            // What is seen now need not be looked for when a run waits; what is not, is then.
+            // Checked now, it need not be checked while a run waits; if this fails, it is checked again then.
             children.is_only(None);
         }
         if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
@@ -232,12 +233,12 @@ impl Prefork {
         self.attend_to_kernel(now, children);
     }
 
-    /// Keeps a kernel waiting while none is at work. Programs come first, and without one a new interpreter
+    /// Keeps a kernel ready while no other is in use. Programs come first: without a spare kernel, a new interpreter
     /// runs the cells.
     fn attend_to_kernel(&mut self, now: Instant, children: &mut Children) {
         let Some(kernel) = &mut self.kernel else {
             let is_time = self.wants_kernel && self.spare.as_ref().is_some_and(Spare::is_ready);
-            // What waits for cells must not take the memory of programs.
+            // A spare kernel must not take the memory of programs.
             let is_time = is_time && memory::is_half_free();
             if is_time && self.cells && self.failed_kernels < MAX_FAILED_KERNELS {
                 self.ask_for_kernel();
@@ -253,7 +254,7 @@ impl Prefork {
             self.drop_kernel(children);
         } else if let Some(pid) = kernel.pid {
             if !was_there {
-                // What it forks while it prepares is its own business.
+                // The processes that it forks while it prepares are spared, too.
                 children.spare(pid);
             }
             if kernel.is_ready && !was_ready {
@@ -266,7 +267,7 @@ impl Prefork {
 
     fn ask_for_kernel(&mut self) {
         if let Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote) = &self.phase {
-            // One that does not listen has died, which is seen elsewhere.
+            // Fails if the fork server has died, which is noticed elsewhere.
             self.kernel = zygote.ask_for_kernel().ok();
         }
     }
@@ -277,8 +278,8 @@ impl Prefork {
         }
     }
 
-    /// A kernel that prepares leaves the processor to a run. One that is just being forked would be taken for
-    /// somebody: it is waited for, which takes milliseconds.
+    /// Pauses a kernel that prepares, to leave the processor to a run. Waits for a kernel that is being forked, which
+    /// takes milliseconds: it would be taken for a process of the user's.
     fn pause_kernel(&mut self, children: &mut Children) {
         let until = Instant::now() + BIRTH_TIMEOUT;
         while self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_none())
@@ -299,7 +300,7 @@ impl Prefork {
         }
     }
 
-    /// Whether to keep a kernel waiting.
+    /// Sets whether a kernel is kept ready.
     pub(super) fn want_kernel(&mut self, wants_kernel: bool) {
         self.wants_kernel = wants_kernel;
         if wants_kernel && matches!(self.phase, Phase::GaveRoom) {
@@ -307,7 +308,7 @@ impl Prefork {
         }
     }
 
-    /// A kernel that waits for its first cell, and how it came about; waits for it if it may come. `None`
+    /// Returns a kernel that waits for its first cell, and how it was started; waits for it if it is on its way. `None`
     /// leaves the cell to a new interpreter.
     pub(super) fn take_kernel(&mut self, children: &mut Children) -> Option<(KernelSpare, Start)> {
         self.attend(children);
@@ -335,7 +336,7 @@ impl Prefork {
         }
         let kernel = self.kernel.take()?;
         if memory::is_soon_unshared() && !memory::is_half_free() {
-            // The kernel, its copies and the fork server together would be too much.
+            // The kernel, its copies and the fork server together would need too much memory.
             self.give_room(children);
         }
         Some((kernel, start))
@@ -346,7 +347,7 @@ impl Prefork {
         self.phase.zygote().map(|zygote| zygote.pid)
     }
 
-    /// Sets how soon the fork server is ended when memory runs out.
+    /// Sets how soon the fork server is killed when memory runs out.
     pub(super) fn set_oom_score(&self, score: u32) {
         if let Some(zygote) = self.phase.zygote() {
             zygote.set_oom_score(score);
@@ -380,14 +381,14 @@ impl Prefork {
         }
     }
 
-    /// Gives up its memory until it is needed.
+    /// Frees its memory until it is needed.
     pub(super) fn hibernate(&mut self, children: &mut Children) {
         if !matches!(self.phase, Phase::Off | Phase::GaveRoom) {
             self.end(Phase::Asleep, children);
         }
     }
 
-    /// Gives up its memory for as long as there is a kernel.
+    /// Frees its memory for as long as there is a kernel.
     pub(super) fn give_room(&mut self, children: &mut Children) {
         if !matches!(self.phase, Phase::Off) {
             self.end(Phase::GaveRoom, children);
@@ -421,8 +422,8 @@ impl Prefork {
             && imported(&code).iter().all(has)
     }
 
-    /// Starts what is in the script's file, in the quickest way that there is now; `None` leaves it
-    /// to a new interpreter. Either way it meets nothing that is not this fork server's or the other's.
+    /// Starts the program in the script's file, in the quickest way that is available; `None` leaves it to a new
+    /// interpreter. Either way it meets no other processes than those of the two fork servers.
     pub(super) fn start(
         &mut self,
         source: Source<'_>,
@@ -443,7 +444,7 @@ impl Prefork {
             start = Start::Fork;
             let preload = self.preload.clone();
             let wants = wanted(source.code, &preload);
-            // What wants nothing that has to be loaded is quicker without.
+            // A program that needs no module which has to be loaded starts faster in a new interpreter.
             match self.phase {
                 Phase::Loaded(_) => {}
                 Phase::Loading(_) if !wants.is_empty() => {}
@@ -466,7 +467,7 @@ impl Prefork {
             self.wait_for_spare(children);
         }
         let program = self.spare.take().filter(Spare::is_ready).and_then(|spare| {
-            // A cell may have stopped it.
+            // A cell may have stopped the spare.
             children.signal_spared(spare.pid?, Signal::SIGCONT);
             children.release(spare.pid?);
             spare.go(source.stdin, start, &self.layout).ok()
@@ -476,14 +477,14 @@ impl Prefork {
         Ok(program)
     }
 
-    /// Leaves the processor to a run that is not started from this.
+    /// Leaves the processor to a run that is not started from this fork server.
     pub(super) fn stand_aside(&mut self, children: &mut Children) {
         self.finish_spare(children);
         self.pause_kernel(children);
         self.make_way(children);
     }
 
-    /// Waits for a spare that is just being forked: until it says who it is, it would be taken for somebody.
+    /// Waits for a spare that is being forked: until it says who it is, it would be taken for a process of the user's.
     pub(super) fn finish_spare(&mut self, children: &mut Children) {
         self.attend(children);
         if matches!(self.phase, Phase::Loaded(_)) {
@@ -494,8 +495,8 @@ impl Prefork {
         }
     }
 
-    /// Sees to it that there is nobody but the fork servers and their spares; true if there was. Whoever
-    /// it was may have reached into the spares, which then go as well.
+    /// Ends all processes except the fork servers and their spares; returns true if there were any. They may have
+    /// reached into the spares, which are then ended as well.
     fn has_met_somebody(
         &mut self,
         other: &mut Self,
@@ -515,13 +516,13 @@ impl Prefork {
         let until = Instant::now() + WANTED_TIMEOUT;
         while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
             if !self.wait_for_message(until, children) {
-                // It may come when it likes, and will find nobody.
+                // If it comes later, it finds its channel closed.
                 self.drop_spare(children);
             }
         }
     }
 
-    /// Waits for something to attend to, and does; false if it is too late.
+    /// Waits for something to attend to, and does; returns false if it is too late.
     fn wait_for_message(&mut self, until: Instant, children: &mut Children) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -533,8 +534,9 @@ impl Prefork {
         true
     }
 
-    /// Leaves the processor to a run, if there is still something to load and it has not been held up
-    /// for long. A run that could look into it has it ended, but only once.
+    /// Pauses loading, to leave the processor to a run, unless it has been paused for long. A fork server that is not
+    /// guarded yet is ended, because the run could look into it; after the first time, waits for up to a second until
+    /// it is guarded.
     pub(super) fn make_way(&mut self, children: &mut Children) {
         let until = Instant::now() + GUARD_TIMEOUT;
         while self.gave_way
@@ -553,7 +555,7 @@ impl Prefork {
         }
     }
 
-    /// After a run: goes on, whoever has stopped it.
+    /// Continues after a run, which may have stopped it.
     pub(super) fn resume(&mut self, start: Start, children: &mut Children) {
         let zygote = self.phase.zygote().map(|zygote| zygote.pid);
         if let Some(zygote) = zygote {
@@ -578,14 +580,14 @@ impl Prefork {
         self.wake(children);
     }
 
-    /// What to wait for: when one of them can be read, there is something to attend to.
+    /// The descriptors to wait for: if one can be read, [`attend`](Self::attend) has something to do.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let zygote = self.phase.zygote().map(AsFd::as_fd);
         let spare = self.spare.as_ref().map(AsFd::as_fd);
         zygote.into_iter().chain(spare).chain(self.kernel.as_ref().map(AsFd::as_fd))
     }
 
-    /// When there is something to attend to at the latest.
+    /// The latest time at which [`attend`](Self::attend) has something to do.
     pub(super) fn alarm(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Loading(loading) => Some(loading.until),
@@ -601,12 +603,12 @@ impl Prefork {
     }
 }
 
-/// The first names of the modules that a program seems to import and that are preloaded. An estimate:
-/// what it misses costs time only.
+/// The first names of the modules that a program seems to import and that are preloaded. An estimate: a module that it
+/// misses only costs time.
 fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
     let code = String::from_utf8_lossy(code);
     let imported = imported(&code);
-    // What is for a notebook only the fork server makes a program of. The first module is the soonest loaded.
+    // Only the fork server can make a program of code for a notebook. The first module is loaded soonest.
     let soonest = is_for_notebook(&code).then(|| first_names(preload).next()).flatten();
     first_names(preload).filter(|name| imported.contains(*name)).chain(soonest).collect()
 }
@@ -630,7 +632,7 @@ fn imported(code: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a program seems to have what only notebooks understand.
+/// Whether a program seems to have syntax that only notebooks understand.
 fn is_for_notebook(code: &str) -> bool {
     code.contains("display(")
         || code.lines().any(|line| line.starts_with(['%', '!']) || line.starts_with("await "))

@@ -1,5 +1,5 @@
-//! Where a program stands: asked by a signal at which the interpreter writes its stack into a pipe, at
-//! once and whatever it is doing (`faulthandler`, set up in `zygote.py`). Nothing of it is trusted.
+//! The line at which a program is: a signal has the interpreter write its stack into a pipe, at once and whatever it is
+//! doing (`faulthandler`, set up in `zygote.py` and `kernel.py`). None of it is trusted.
 //!
 //! ```text
 //! Stack (most recent call first):
@@ -30,16 +30,16 @@ use workspace::facts::cut;
 
 use crate::runtimes::program::Locate;
 
-/// Where it makes nothing of it, a program ignores this signal, and nothing else sends it here.
+/// The signal that asks for the stack. A program without a handler ignores it, and nothing else sends it here.
 const SIGNAL: Signal = Signal::SIGURG;
 
-/// Longest that a program is waited for. It is due to be killed, and its interpreter is quick.
+/// Longest time that a program is waited for. It is due to be killed, and its interpreter is quick.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Time between two looks.
+/// Time between two reads.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Longest last line that is looked at, in bytes.
+/// Longest last line that is examined, in bytes.
 const MAX_LINE: usize = 512;
 
 /// How the names of cells begin; a number follows.
@@ -48,19 +48,19 @@ const CELL: &str = "Cell In[";
 /// Longest text that is read: a hundred frames, which is all that an interpreter writes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Where a program's stack will come from.
+/// The pipe from which a program's stack is read.
 #[derive(Debug)]
 pub(super) struct StackPipe(PipeReader);
 
 impl StackPipe {
-    /// And where the program writes it.
+    /// Creates the pipe; the program writes to the second end.
     pub(super) fn new() -> io::Result<(Self, PipeWriter)> {
         let (reader, writer) = io::pipe()?;
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok((Self(reader), writer))
     }
 
-    /// The stack of the process that writes it.
+    /// The stack of the process that writes to the pipe.
     pub(super) fn of(self, pid: Pid, layout: &Layout) -> Stack {
         let Layout { script, places, .. } = layout.clone();
         Stack { pipe: self.0, pid, script, data: places.data }
@@ -85,7 +85,7 @@ pub(super) struct Stack {
 impl Locate for Stack {
     fn position(&self, code: &[u8]) -> Option<Position> {
         let (mut text, mut buffer) = (vec![], vec![0; MAX_BYTES]);
-        // A kernel may have been asked before.
+        // A kernel may have left an earlier answer.
         let _ = (&self.pipe).read(&mut buffer);
         kill(self.pid, SIGNAL).ok()?;
         let until = Instant::now() + PATIENCE;
@@ -104,8 +104,8 @@ impl Locate for Stack {
     }
 }
 
-/// Whether the last line is the outermost frame, which is the fork server's own; of very many frames the
-/// first are written.
+/// Whether the last line is the outermost frame, which is that of the fork server or the kernel; if there are very many
+/// frames, only the first are written.
 fn is_complete(text: &[u8]) -> bool {
     let last = text.trim_ascii_end();
     let last = &last[last.len().saturating_sub(MAX_LINE)..];
@@ -117,8 +117,8 @@ fn is_complete(text: &[u8]) -> bool {
 }
 
 impl Stack {
-    /// The innermost frame of the user's own. The line's text is from the program as it was given: its file
-    /// may be anything by now.
+    /// The innermost frame of user code. The text of the line is from the program as it was sent: its file may have
+    /// changed.
     fn innermost(&self, text: &str, code: &[u8]) -> Option<Position> {
         let (file, line, function) = text.lines().filter_map(frame).find(|(file, ..)| {
             self.script.as_os_str() == *file

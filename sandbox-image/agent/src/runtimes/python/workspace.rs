@@ -1,5 +1,5 @@
-//! What the cells of a session have in common: the kernel that runs them, and frozen copies of it, of which the
-//! newest takes over when the kernel dies.
+//! The workspace of a session's cells: the kernel that runs them, and frozen copies of it, of which the newest takes
+//! over when the kernel dies.
 //!
 //! ```text
 //!                .----------- settle: a copy of the present state ---------------.
@@ -9,8 +9,8 @@
 //!    '----------------------------------------------------'---- there is none       lost
 //! ```
 //!
-//! Before its first cell a kernel needs no copy: a new one is as it was. Between calls nothing of a workspace
-//! runs: kernel and copies are stopped.
+//! Before its first cell a kernel needs no copy, because a new one has the same state. Between the calls the kernel and
+//! its copies are stopped.
 
 use std::mem;
 
@@ -35,51 +35,51 @@ use crate::{
     },
 };
 
-/// How soon a kernel at work is ended whose copy is expendable: after that, but before the agent.
+/// The score of a kernel at work whose copy is expendable: the system kills it after the copy, but before the agent.
 const AT_WORK: u32 = 700;
 
-/// Part of the memory above which no copies of older states are kept, in percent.
+/// Use of memory above which no copies of older states are kept, in percent.
 const CROWDED: u64 = 90;
 
-/// Bytes that have to be free for a copy to be made: as many as it may soon have for itself, and where that is
-/// most of what the kernel has.
+/// Bytes that must be free for a copy to be made: as many as it may soon have for itself; the second if that is most of
+/// what the kernel has.
 const MIN_FREE: u64 = 24 << 20;
 const MIN_FREE_UNSHARED: u64 = 96 << 20;
 
-/// What memory there is for a copy of the present state.
+/// The room in memory for a copy of the present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// Not even for one that has next to nothing for itself.
+    /// None, not even for a copy that has next to nothing for itself.
     None,
-    /// For one that goes first when more is needed.
+    /// Enough for a copy that is killed first when memory runs out.
     Tight,
-    /// For one that has all of the state for itself.
+    /// Enough for a copy that has all of the state for itself.
     Ample,
 }
 
 pub(super) struct Workspace {
     layout: Layout,
-    /// Cells that can be taken back at most.
+    /// Maximum number of cells that can be undone.
     undo: u32,
     kernel: Option<Kernel>,
     /// Copies of states, the oldest first.
     copies: Vec<Copy>,
-    /// A program has run beside it, or a cell in another language.
+    /// Whether a program has run beside the kernel, or a cell in another language.
     was_disturbed: bool,
-    /// What has just ended was a cell of its own.
+    /// Whether a cell of this workspace has just ended.
     was_own: bool,
-    /// Threads that did not come back when the kernel was replaced before a cell.
+    /// Number of threads that were lost when the kernel was replaced before a cell.
     lost_threads: usize,
 }
 
 /// A copy of the kernel that stays as it is.
 struct Copy {
     process: Process,
-    /// Cells that had been run.
+    /// Number of cells that had been run.
     count: u64,
-    /// Threads that were alive, and will not be in it.
+    /// Number of threads that were alive, and that the copy lacks.
     threads: usize,
-    /// It is worth more than what a cell does.
+    /// Whether it is worth more than the work of a cell.
     is_protected: bool,
 }
 
@@ -108,7 +108,8 @@ impl Workspace {
         self.kernel.as_ref().map_or(0, |kernel| kernel.count)
     }
 
-    /// How many cells can be taken back: to each state there must be a copy, and to all between.
+    /// How many cells can be undone: there must be a copy of the state before each of them, except before the first
+    /// cell.
     fn can_undo(&self, children: &Children) -> u32 {
         let count = self.count();
         let is_there = |state: u64| {
@@ -132,7 +133,7 @@ impl Workspace {
             let detail = "the image has no program for cells";
             return Err(Failure::new(protocol::message::FailureCode::NoRuntime, detail).into());
         }
-        // A program beside it may have killed it, and it takes a while to die.
+        // A program beside the kernel may have killed it, and it takes a while to die.
         let was_disturbed = mem::take(&mut self.was_disturbed);
         let is_there = |kernel: &Kernel| {
             let process = &kernel.process;
@@ -151,7 +152,7 @@ impl Workspace {
             if let Ok(program) = kernel.go(stdin, &self.layout, children) {
                 return Ok(program);
             }
-            // It has died a moment ago.
+            // The kernel has just died.
             self.recover(prefork, children)?;
         }
         let detail = "its interpreters die before they run a cell";
@@ -178,7 +179,7 @@ impl Workspace {
         }
     }
 
-    /// Puts a copy in the place of a kernel that is dead or of no use, where no cell is to blame.
+    /// Replaces a kernel that is dead or does not answer, not because of a cell, by a copy.
     fn recover(
         &mut self,
         prefork: &mut Prefork,
@@ -189,7 +190,7 @@ impl Workspace {
         match self.roll_back(children) {
             Some(threads) => {
                 self.lost_threads += threads;
-                // The next stop shall not lose it.
+                // A new copy, so that the next replacement does not lose the state.
                 self.keep_copy(prefork, children);
             }
             None => self.lost_threads = 0,
@@ -197,8 +198,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Puts the copy of the kernel's state in its place, which is dead. How many threads are lost with that, or
-    /// `None` if there is no copy: then nothing is left.
+    /// Replaces the kernel, which is dead, by the copy of its state. Returns the number of threads that are lost with
+    /// that; `None` if there is no copy: then the state is lost.
     fn roll_back(&mut self, children: &mut Children) -> Option<usize> {
         let kernel = self.kernel.take()?;
         if let Some(copy) = self.copies.pop_if(|copy| copy.count == kernel.count)
@@ -215,7 +216,7 @@ impl Workspace {
         None
     }
 
-    /// A cell has ended: its kernel is done, or dead, or to be killed.
+    /// Ends a cell, whose kernel is done, or dead, or to be killed.
     pub(super) fn end_cell(
         &mut self,
         is_done: bool,
@@ -226,7 +227,7 @@ impl Workspace {
         let before = self.count();
         let mut lost_threads = mem::take(&mut self.lost_threads);
         let pid = self.kernel.as_ref().map(|kernel| kernel.process.pid);
-        // The cell may have set copies going.
+        // The cell may have continued copies.
         let is_kept = is_done
             && pid.is_some_and(|pid| children.is_spared(pid))
             && children.hold_all(&self.pids());
@@ -265,7 +266,7 @@ impl Workspace {
         })
     }
 
-    /// Keeps a copy of the present state for the next cell, and no more than may be kept.
+    /// Makes a copy of the present state for the next cell, and ends copies beyond the limit.
     pub(super) fn settle(
         &mut self,
         prefork: &mut Prefork,
@@ -282,11 +283,11 @@ impl Workspace {
         self.rest(children)
     }
 
-    /// Has a copy of the present state made, if there is room for one.
+    /// Makes a copy of the present state, if there is room for one.
     fn keep_copy(&mut self, prefork: &mut Prefork, children: &mut Children) {
         let mut room = self.room(prefork);
         if room == Room::None && memory::is_soon_unshared() {
-            // Then the fork server has much for itself, and a state that can be given back is worth more than
+            // Then the fork server has much memory for itself, and a state that can be restored is worth more than
             // quick starts.
             prefork.give_room(children);
             room = self.room(prefork);
@@ -301,7 +302,7 @@ impl Workspace {
         }
     }
 
-    /// Sees to it that nothing runs, and that nobody else is there.
+    /// Stops the kernel and its copies, and ends all other processes, if there are any.
     fn rest(&self, children: &mut Children) -> Result<(), Unkillable> {
         if !(children.hold_all(&self.pids()) && children.is_only(None)) {
             children.sweep()?;
@@ -316,20 +317,20 @@ impl Workspace {
         kernel.chain(self.copies.iter().map(|copy| copy.process.pid)).collect()
     }
 
-    /// Something has run, beside it unless it was a cell of its own.
+    /// Notes that something has run; it has disturbed the kernel unless it was a cell of this workspace.
     pub(super) fn has_run(&mut self, children: &Children) {
         self.was_disturbed |= !mem::take(&mut self.was_own);
         self.hold(children);
     }
 
-    /// Stops everything, whoever has set it going.
+    /// Stops the kernel and its copies, which a program may have continued.
     pub(super) fn hold(&self, children: &Children) {
         for pid in self.pids() {
             children.signal_spared(pid, Signal::SIGSTOP);
         }
     }
 
-    /// A copy that has died takes those with it that are older.
+    /// Forgets copies that have died, and ends all that are older.
     fn forget_the_dead(&mut self, children: &mut Children) {
         children.reap(None);
         let dead = self.copies.iter().rposition(|copy| !copy.process.is_alive(children));
@@ -338,7 +339,7 @@ impl Workspace {
         }
     }
 
-    /// How much room there is for a copy. It has nothing for itself of what the fork server has.
+    /// How much room there is for a copy. A copy shares the memory that the kernel shares with the fork server.
     fn room(&self, prefork: &Prefork) -> Room {
         let own = |pid| memory_of(pid).map_or(0, |(_, own)| own);
         let kernel = self.kernel.as_ref().map_or(0, |kernel| own(kernel.process.pid));
@@ -352,8 +353,8 @@ impl Workspace {
         }
     }
 
-    /// Before a cell: a copy of the present state is worth more than what the cell does, unless there is no
-    /// room for both; then honest work on a large state shall be able to end.
+    /// Sets the scores for a cell. A copy of the present state is worth more than the work of the cell, unless there is
+    /// no room for both: then honest work on a large state must be able to end.
     fn weigh_for_cell(&self, prefork: &Prefork, children: &Children) {
         let Some(kernel) = &self.kernel else { return };
         let copy = self.copies.last().filter(|copy| copy.count == kernel.count);
@@ -363,7 +364,7 @@ impl Workspace {
                 set_oom_score(copy.process.pid, PROTECTED);
                 EXPENDABLE
             }
-            // Nothing is lost with it.
+            // Nothing is lost with a kernel that has run no cell.
             None if kernel.count == 0 => EXPENDABLE,
             _ => AT_WORK,
         };
@@ -373,7 +374,7 @@ impl Workspace {
         }
     }
 
-    /// Between cells the state itself is worth the most, as it was said to be kept.
+    /// Sets the scores between cells. The kernel is worth the most, as its state was said to be kept.
     fn weigh_for_rest(&self, children: &Children) {
         let kernel = self.kernel.iter().map(|kernel| (&kernel.process, PROTECTED));
         let copy = self.copies.last().map(|copy| (&copy.process, EXPENDABLE));
@@ -384,7 +385,7 @@ impl Workspace {
         }
     }
 
-    /// After a cell: where memory is short, the copies of older states go at once.
+    /// After a cell: ends the copies, which are of older states, if memory is short.
     fn make_room(&mut self, children: &mut Children) -> Result<(), Unkillable> {
         if self.copies.is_empty() || !is_crowded() && memory::has_room(min_free()) {
             return Ok(());
@@ -428,7 +429,7 @@ impl Workspace {
         Ok((done, contents.unwrap_or_default()))
     }
 
-    /// Has the kernel write down what it holds. Copies make room for that where it is short.
+    /// Saves the variables of the kernel. If memory is short, ends the fork server and the copies before.
     pub(super) fn export(
         &mut self,
         limits: CarryLimits,
@@ -446,7 +447,7 @@ impl Workspace {
             }
             children.sweep()?;
         }
-        // What is held for it is memory of the sandbox as well.
+        // The agent holds the bytes in memory of the sandbox as well.
         let steps = (0..8).map(|step| limits.total_bytes >> step);
         let room = steps.into_iter().find(|bytes| memory::has_room(bytes * 2)).unwrap_or_default();
         let limits = CarryLimits { total_bytes: room, ..limits };
@@ -460,7 +461,7 @@ impl Workspace {
         Ok((ExportDone { live: self.is_live(), count, total }, written))
     }
 
-    /// Makes a kernel that has these variables.
+    /// Creates a kernel with these variables.
     pub(super) fn import(
         &mut self,
         bytes: &[u8],
@@ -486,7 +487,7 @@ impl Workspace {
             let detail = "the interpreter did not take the variables over in time";
             return Err(Failure::io("the workspace", &std::io::Error::other(detail)).into());
         };
-        // Something is in it, whatever the count was.
+        // The kernel counts as used, whatever the count was.
         kernel.count = count.max(1);
         self.kernel = Some(kernel);
         self.weigh_for_rest(children);
@@ -494,7 +495,7 @@ impl Workspace {
         Ok((ImportDone { count: self.count() }, taken.carried))
     }
 
-    /// What the kernel says that it holds, if it answers.
+    /// The variables of the kernel, if it answers.
     fn contents(&self, children: &Children) -> Option<Contents> {
         self.kernel.as_ref()?.process.inspect(children)
     }
@@ -536,7 +537,7 @@ impl Workspace {
         Ok(ResetDone { count: self.count(), can_undo: self.can_undo(children), lost_threads })
     }
 
-    /// Ends all of it.
+    /// Ends the kernel and all copies.
     fn end(&mut self, children: &mut Children) {
         self.kill_kernel(children);
         self.kernel = None;
@@ -551,7 +552,7 @@ fn min_free() -> u64 {
     if memory::is_soon_unshared() { MIN_FREE_UNSHARED } else { MIN_FREE }
 }
 
-/// Whether there is no memory for copies of older states.
+/// Whether there is too little memory for copies of older states.
 fn is_crowded() -> bool {
     memory::limit().is_some_and(|limit| !memory::has_room(limit / 100 * (100 - CROWDED)))
 }

@@ -1,5 +1,5 @@
-//! The fork server's process and its spares, and what is said to them: the other side of
-//! `zygote.py`, where the messages are drawn.
+//! The process of the fork server and its spares, and the messages to them: the other side of `zygote.py`, which
+//! describes the messages.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The fork server as a process. Dropping it closes its socket, at which it ends by itself.
+/// The process of the fork server. Dropping this closes its socket, at which it ends by itself.
 #[derive(Debug)]
 pub(super) struct Zygote {
     pub(super) pid: Pid,
@@ -37,24 +37,24 @@ pub(super) struct Zygote {
     oom_score: File,
 }
 
-/// What is asked of it: a spare, as soon as these modules are loaded; or one for cells, when all are.
+/// A request to it: for a spare, as soon as these modules are loaded, or for a kernel, when all are.
 #[derive(Serialize)]
 struct Request<'a> {
     wants: &'a BTreeSet<&'a str>,
     kernel: bool,
 }
 
-/// What it says of itself.
+/// A message about its state.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub(super) enum ZygoteStatus {
-    /// Nobody can look into it any more.
+    /// It is not dumpable any more, so that user code cannot look into it.
     Guarded,
     /// Everything is loaded.
     Loaded {
-        /// What could not be imported, and why.
+        /// Modules that could not be imported, and why.
         missing: Vec<String>,
-        /// Its threads, after the first fork.
+        /// Number of its threads, after the first fork.
         threads: u32,
     },
 }
@@ -75,19 +75,19 @@ impl Zygote {
             .arg(theirs.as_raw_fd().to_string())
             .arg(if cells { "cells" } else { "" })
             .current_dir("/")
-            // Of the same kinds as a run's, which inherits what Python makes of them.
+            // The same kinds of files as those of a run, which inherits the streams that Python makes of them.
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0);
         let child = processes::spawn(&mut command)?;
         let pid = Pid::from_raw(child.id().cast_signed());
-        // Opened now, as it will soon not be dumpable.
+        // Opened now, because the process will soon not be dumpable.
         let zygote = Self { pid, control, oom_score: oom_score_of(pid)? };
         zygote.set_oom_score(EXPENDABLE);
         Ok(zygote)
     }
 
-    /// Sets how soon it is ended when memory runs out, and what it forks from now on.
+    /// Sets how soon it and the processes that it forks from now on are killed when memory runs out.
     pub(super) fn set_oom_score(&self, score: u32) {
         write_oom_score(&self.oom_score, score);
     }
@@ -132,15 +132,15 @@ impl AsFd for Zygote {
 pub(super) struct KernelSpare {
     pub(super) channel: OwnedFd,
     pub(super) stack: StackPipe,
-    /// Known when it has been forked. It prepares for some time then.
+    /// Known when it has been forked. After that it prepares for some time.
     pub(super) pid: Option<Pid>,
-    /// It waits for its first cell.
+    /// Whether it waits for its first cell.
     pub(super) is_ready: bool,
     pub(super) asked: Instant,
 }
 
 impl KernelSpare {
-    /// Looks what has become of it; false if it will never be ready.
+    /// Checks its state; returns false if it will never be ready.
     pub(super) fn look(&mut self) -> bool {
         if self.pid.is_none() {
             return look(&self.channel, &mut self.pid);
@@ -162,7 +162,7 @@ impl AsFd for KernelSpare {
     }
 }
 
-/// Hears a process say who it is, which it does once; false if it never will.
+/// Receives the process id of a process, which it sends once; returns false if it never will.
 fn look(channel: &OwnedFd, known: &mut Option<Pid>) -> bool {
     match receive(channel, pid_of) {
         Received::Message(pid) if known.is_none() => *known = Some(pid),
@@ -187,23 +187,23 @@ pub(super) struct Spare {
     stack: StackPipe,
     /// Known when it waits.
     pub(super) pid: Option<Pid>,
-    /// A program or a cell has run beside it, and may have killed it.
+    /// Whether a program or a cell has run beside it, and may have killed it.
     pub(super) is_exposed: bool,
     pub(super) asked: Instant,
 }
 
 impl Spare {
-    /// It waits for the start signal.
+    /// Whether it waits for the start signal.
     pub(super) fn is_ready(&self) -> bool {
         self.pid.is_some()
     }
 
-    /// Looks whether it has become ready; false if it never will.
+    /// Checks whether it has become ready; returns false if it never will.
     pub(super) fn look(&mut self) -> bool {
         look(&self.channel, &mut self.pid)
     }
 
-    /// Sends it the start signal, to run what is in the script's file.
+    /// Sends it the start signal, to run the script's file.
     pub(super) fn go(self, stdin: Stdin, start: Start, layout: &Layout) -> io::Result<Program> {
         let pid = self.pid.ok_or(io::ErrorKind::NotConnected)?;
         let (theirs, stdin) = match stdin {
