@@ -9,9 +9,9 @@ use std::{
 
 fn main() {
     println!("cargo::rerun-if-changed=Cargo.lock");
-    for package in ["protocol", "workspace", "agent"] {
+    for package in ["protocol", "sandbox-files", "agent"] {
         for path in ["src", "Cargo.toml"] {
-            println!("cargo::rerun-if-changed=sandbox-image/{package}/{path}");
+            println!("cargo::rerun-if-changed=crates/{package}/{path}");
         }
     }
     let var = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));

@@ -12,7 +12,7 @@
 //!      |
 //!    link ----- backend one byte stream to the agent, and a notice of its death
 //! - - -|- - - - - - - - - - - - - - - - - - - - - - - - - - - trust ends here
-//!    agent              PID 1 of the container (its own crate, sandbox-image/agent), or the embedded engine's
+//!    agent              PID 1 of the container (its own crate, crates/agent), or the embedded engine's
 //! ```
 
 pub mod archive;

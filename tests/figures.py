@@ -43,10 +43,10 @@ PATH = {
         src/session/run.rs src/link/runs.rs src/link/mod.rs src/link/wire.rs src/link/carry.rs
         src/backend/docker/mod.rs""",
     "the sandbox": """
-        sandbox-image/agent/src/hold/inbox.rs sandbox-image/workspace/src/replies.rs sandbox-image/agent/src/serve.rs
-        sandbox-image/agent/src/run.rs sandbox-image/agent/src/runner.rs sandbox-image/agent/src/runtimes/mod.rs
-        sandbox-image/agent/src/runtimes/python/mod.rs sandbox-image/agent/src/runtimes/cold.rs
-        sandbox-image/agent/src/runtimes/python/prefork.rs sandbox-image/agent/src/runtimes/python/zygote.rs
+        crates/agent/src/hold/inbox.rs crates/sandbox-files/src/replies.rs crates/agent/src/serve.rs
+        crates/agent/src/run.rs crates/agent/src/runner.rs crates/agent/src/runtimes/mod.rs
+        crates/agent/src/runtimes/python/mod.rs crates/agent/src/runtimes/cold.rs
+        crates/agent/src/runtimes/python/prefork.rs crates/agent/src/runtimes/python/zygote.rs
         sandbox-image/runtimes/python/zygote.py sandbox-image/runtimes/python/facts.py""",
 }
 RELATIVES = ("What", "Of", "Where", "That of", "Those of", "One that", "Whoever", "Nobody")

@@ -1,5 +1,5 @@
 //! Sessions whose agents answer with almost the right bytes. The decoder by itself is tested, and
-//! fuzzed, beside its crate (`sandbox-image/protocol/fuzz`); here the whole way of an answer is, from
+//! fuzzed, beside its crate (`crates/protocol/fuzz`); here the whole way of an answer is, from
 //! the stream to the caller. The same inputs every time.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]

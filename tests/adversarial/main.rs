@@ -2,7 +2,7 @@
 //! fall silent or go away in the middle.
 
 /// Shared with the tests of the decoder.
-#[path = "../../sandbox-image/protocol/tests/changes/mod.rs"]
+#[path = "../../crates/protocol/tests/changes/mod.rs"]
 pub mod changes;
 pub mod double;
 

@@ -1,7 +1,7 @@
-//! A client of the real program, small enough to say exactly what goes over the wire.
+//! A client of the real program, small enough to control exactly what goes over the wire.
 //!
-//! It is ours on purpose: the library that the server is built on has a client too, and the two
-//! could agree on a mistake. The official clients are in `tests/clients`.
+//! It is written here on purpose: the library that the server is built on has a client too, and the two could share a
+//! mistake. The official clients are in `tests/clients`.
 
 #![expect(missing_docs, clippy::unwrap_used, reason = "the names say it, and a test may panic")]
 
@@ -34,10 +34,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Longest that anything in a test may take. Not a promise about speed: it only ends what hangs.
+/// The longest that anything in a test may take. Not a promise about speed: it only ends what hangs.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What makes the sandboxes of a server under test.
+/// The backend of a server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
     /// Plain processes.
@@ -46,12 +46,12 @@ pub enum On {
     Docker,
     /// The embedded engine.
     Wasm,
-    /// Pods of a cluster that is in this process.
+    /// Pods of a cluster in this process.
     Kubernetes,
 }
 
 impl On {
-    /// Sets it for a program, unless the test has said something else.
+    /// Sets the engine of a program, unless the test has set one.
     pub fn choose(self, command: &mut Command) {
         let is_set = command.as_std().get_envs().any(|(name, _)| name == "SANDBOX_ENGINE");
         if !is_set && self != Self::Local {
@@ -67,12 +67,12 @@ impl On {
         }
     }
 
-    /// Whether its sandboxes are plain processes of this machine, with its files and its Python.
+    /// Whether the sandboxes are plain processes of this machine, with its files and its Python.
     pub fn is_plain(self) -> bool {
         !matches!(self, Self::Docker | Self::Wasm)
     }
 
-    /// What the settings call it.
+    /// The name of the engine in the settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -83,8 +83,8 @@ impl On {
     }
 }
 
-/// Makes four tests of each function: as [`on_both`], on pods that are processes, and with the embedded engine. The
-/// module of a test names its engine, and is `docker_only` if the test exists for no other.
+/// Makes four tests of each function: as [`on_both`], on pods that are processes, and on the embedded engine. The
+/// module of a test names its engine; it is `docker_only` if the test exists for no other engine.
 #[macro_export]
 macro_rules! on_all {
     ($($test:ident),* $(,)? $(; not on wasm: $($other:ident),* $(,)?)? $(; on docker alone: $($docker:ident),* $(,)?)?) => {
@@ -118,7 +118,7 @@ macro_rules! on_both {
     };
 }
 
-/// Makes a test of each function, which needs containers.
+/// Makes a test of each function, which runs on containers.
 #[macro_export]
 macro_rules! on_docker {
     ($($test:ident),* $(,)?) => {
@@ -129,7 +129,7 @@ macro_rules! on_docker {
     };
 }
 
-/// A server of its own for one test.
+/// A server for one test.
 pub struct Server {
     pub process: Child,
     input: Option<mpsc::UnboundedSender<String>>,
@@ -141,7 +141,7 @@ pub struct Server {
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
 
-/// What a tool call came to.
+/// The result of a tool call.
 #[derive(Debug)]
 pub struct Answer {
     /// The whole result.
@@ -151,7 +151,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads a result: exactly one block of it is text.
+    /// Reads a result, of which exactly one block is text.
     #[track_caller]
     pub fn new(raw: Value) -> Self {
         let blocks = raw["content"].as_array().expect("blocks");
@@ -176,7 +176,7 @@ impl Answer {
         self.json
     }
 
-    /// Names and sizes of what a listing that must have succeeded holds.
+    /// Names and sizes of the files in a listing, which must have succeeded.
     #[track_caller]
     pub fn files(self) -> Vec<(String, u64)> {
         let listed = self.ok();
@@ -203,17 +203,17 @@ impl Server {
         Self::start_with(on, &[]).await
     }
 
-    /// Starts the program with these settings and says hello to it.
+    /// Starts the program with these settings and initializes the connection.
     pub async fn start_with(on: On, settings: &[(&str, &str)]) -> Self {
         Self::start_to(on, settings, Stdio::inherit()).await
     }
 
-    /// The same, with its standard error somewhere else.
+    /// Does the same, with `stderr` as the program's standard error.
     pub async fn start_to(on: On, settings: &[(&str, &str)], stderr: Stdio) -> Self {
         Self::launch_to(on, settings, stderr).greeted().await
     }
 
-    /// Starts a program that was made ready by [`program`], and says hello to it.
+    /// Starts a program that [`program`] made, and initializes the connection.
     pub async fn start_as(on: On, command: Command) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self::launch_as(on, command, folder).greeted().await
@@ -231,7 +231,7 @@ impl Server {
         server
     }
 
-    /// Starts the program without a word.
+    /// Starts the program and sends nothing.
     pub fn launch(on: On, settings: &[(&str, &str)]) -> Self {
         Self::launch_to(on, settings, Stdio::inherit())
     }
@@ -279,12 +279,12 @@ impl Server {
         timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
     }
 
-    /// Notifications and requests of the server, as they come.
+    /// The notifications and requests of the server, in the order of arrival.
     pub fn notifications(&self) -> Arc<Mutex<Vec<Value>>> {
         self.heard.clone()
     }
 
-    /// An id that no request has had, and where its answer will come.
+    /// A new id for a request, and the receiver of its answer.
     pub fn expect_answer(&self) -> (u64, oneshot::Receiver<Value>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
@@ -315,19 +315,19 @@ impl Server {
         all_files(session, async |arguments| self.call("list_artifacts", arguments).await).await
     }
 
-    /// The same, or none if there is no such session (yet).
+    /// The same; empty if there is no such session (yet).
     pub async fn files_if_any(&self, session: &str) -> Vec<(String, u64)> {
         let listed = self.call("list_artifacts", json!({ "session_id": session })).await;
         if listed.raw["isError"] == true { vec![] } else { self.files(session).await }
     }
 
-    /// Address of a file that is there, as it is handed out.
+    /// The download URL of an existing file, as the server returns it.
     pub async fn url(&self, session: &str, file: &str) -> String {
         let listed = self.call("list_artifacts", json!({ "session_id": session })).await.ok();
         url_in(&listed, file)
     }
 
-    /// What addresses start with, without a slash at the end.
+    /// The base of the server's URLs, without a slash at the end.
     pub async fn base(&self) -> String {
         let probe = self.call("run_python", json!({ "code": "open('a', 'w')" })).await.ok();
         let url = probe["artifacts"][0]["download_url"].as_str().expect("an address").to_owned();
@@ -347,18 +347,18 @@ impl Server {
         assert!(sent.expect("kill runs").success());
     }
 
-    /// Kills it, and waits until it is gone: until then it holds its locks.
+    /// Kills the server, and waits for its end: until then it has its locks.
     pub async fn kill(&mut self) {
         self.signal("KILL");
         assert_eq!(self.exit_code().await, None);
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the server.
     pub async fn exit_code(&mut self) -> Option<i32> {
         timeout(PATIENCE, self.process.wait()).await.expect("ends in time").expect("waited").code()
     }
 
-    /// Most memory that the server has had so far, in bytes.
+    /// The server's peak memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
         let pid = self.process.id().expect("running");
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
@@ -380,7 +380,7 @@ pub async fn all_files(session: &str, list: impl AsyncFn(Value) -> Answer) -> Ve
     }
 }
 
-/// Address of a file by a page of a list: its own, or what the page says of all.
+/// The download URL of a file in a page of a list: the file's own URL, or one made from the page's template.
 #[track_caller]
 pub fn url_in(listed: &Value, file: &str) -> String {
     const KEPT: percent_encoding::AsciiSet =
@@ -395,7 +395,7 @@ pub fn url_in(listed: &Value, file: &str) -> String {
     text(&listed["download_url_template"]).replace("{filename}", &name)
 }
 
-/// What `upload_file` is given for a content in base64.
+/// The arguments of `upload_file` for a content, in base64.
 fn upload_arguments(session: &str, name: &str, content: &[u8]) -> Value {
     let content = STANDARD.encode(content);
     json!({ "session_id": session, "filename": name, "content_base64": content })
@@ -404,12 +404,12 @@ fn upload_arguments(session: &str, name: &str, content: &[u8]) -> Value {
 /// The setting of a test whose sandboxes load the data libraries, as a server does by default and [`program`] does not.
 pub const PRELOADED: (&str, &str) = ("SANDBOX_PRELOAD", "");
 
-/// How often a drill does something: fewer times in the gate than in a full run, which sets `TEST_FULL`.
+/// The number of rounds of a drill: `gate`, or `full` in a full run, which sets `TEST_FULL`.
 pub fn rounds<T>(gate: T, full: T) -> T {
     if std::env::var_os("TEST_FULL").is_some() { full } else { gate }
 }
 
-/// In the gate a fifth of these, chosen by the commit (`TEST_FIFTH`, 0 to 4); otherwise all.
+/// A fifth of these in the gate, chosen by the commit (`TEST_FIFTH`, 0 to 4); otherwise all.
 pub fn share_of<T>(all: Vec<T>) -> Vec<T> {
     let Ok(fifth) = std::env::var("TEST_FIFTH") else { return all };
     let fifth: usize = fifth.parse().expect("TEST_FIFTH is a number from 0 to 4");
@@ -424,13 +424,13 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_HTTP_PORT", "0")
         .env("SANDBOX_LOG_FILE", "")
         .env("SANDBOX_LOG_LEVEL", "ERROR")
-        // A second of the processors for each server, which only some tests need.
+        // A pooled sandbox would cost each server a second of processor time, and only some tests need one.
         .env("SANDBOX_POOL_SIZE", "0")
-        // One more for each sandbox. Tests of what is loaded say [`PRELOADED`].
+        // Preloading would cost each sandbox another second. Tests of preloaded libraries set [`PRELOADED`].
         .env("SANDBOX_PRELOAD", "json")
-        // What a server that is killed leaves there goes with the folder.
+        // The files that a killed server leaves are removed with the folder.
         .env("TMPDIR", folder)
-        // None, wherever this user may have one: what a test does not choose is Docker.
+        // No runtime, even if this user has one installed: without a choice of the test, the engine is Docker.
         .env("SANDBOX_RUNTIME_DIR", folder.join("no-runtime"));
     for setting in settings {
         if *setting == PRELOADED {
@@ -456,7 +456,7 @@ pub fn binary() -> PathBuf {
     built(test.ancestors().nth(2).expect("it is in `deps`").join("llm-sandbox"))
 }
 
-/// Another program of the workspace, in the folder of the one under test.
+/// Another program of the workspace, in the folder of the program under test.
 pub fn binary_beside(name: &str) -> PathBuf {
     built(binary().with_file_name(name))
 }
@@ -470,12 +470,12 @@ fn built(program: PathBuf) -> PathBuf {
     program
 }
 
-/// Where `tests/run.sh` has installed the embedded engine's runtime: beside the program.
+/// The folder in which `tests/run.sh` installed the embedded engine's runtime: beside the program.
 pub fn runtime_folder() -> PathBuf {
     binary().with_file_name("runtime")
 }
 
-/// Writes lines until nobody can send more, and then closes the pipe.
+/// Writes lines until the sender is dropped, and then closes the pipe.
 async fn write_lines(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<String>) {
     while let Some(line) = queue.recv().await {
         let written = async {
@@ -508,9 +508,9 @@ async fn pass_on(
     waiting.lock().unwrap().clear();
 }
 
-/// An output of a program as a result shows it.
+/// An output of a program as results show it.
 pub fn on_screen(output: &[u8]) -> Vec<u8> {
-    let (mut screen, mut shown) = (workspace::screen::Screen::default(), vec![]);
+    let (mut screen, mut shown) = (sandbox_files::screen::Screen::default(), vec![]);
     screen.push(output, &mut |text| shown.extend_from_slice(text));
     screen.end(&mut |text| shown.extend_from_slice(text));
     shown
@@ -521,12 +521,12 @@ pub struct Response {
     pub status: u16,
     pub headers: HashMap<String, String>,
     pub body: Vec<u8>,
-    /// A body in chunks came to its end.
+    /// Whether a chunked body was complete.
     pub whole: bool,
 }
 
 impl Response {
-    /// Reads all that a server sent before it closed the connection.
+    /// Reads everything that a server sent before it closed the connection.
     #[track_caller]
     pub fn parse(all: &[u8]) -> Self {
         let end = all.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
@@ -591,17 +591,17 @@ impl Response {
     }
 }
 
-/// One HTTP/1.1 request, its target sent exactly as it is given.
+/// Sends one HTTP/1.1 request, with its target exactly as given.
 pub async fn http(method: &str, url: &str) -> Response {
     http_with(method, url, &[], &[]).await
 }
 
-/// The same, with more headers (one named Host replaces ours) and a body.
+/// Does the same, with more headers (a header Host replaces the default one) and a body.
 pub async fn http_with(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let exchange = async {
         let mut stream = http_begin(method, url, headers, body).await;
         let mut all = vec![];
-        // A server that has refused a body may close before all of it was sent.
+        // A server that refuses a body may close the connection before all of it was sent.
         let _ = stream.read_to_end(&mut all).await;
         all
     };
@@ -609,7 +609,7 @@ pub async fn http_with(method: &str, url: &str, headers: &[(&str, &str)], body: 
     Response::parse(&all)
 }
 
-/// Sends a request and leaves the answer to be read.
+/// Sends a request and leaves the answer unread.
 pub async fn http_begin(
     method: &str,
     url: &str,
@@ -636,7 +636,7 @@ pub async fn http_begin(
     stream
 }
 
-/// A server's key in a file in this folder: servers that share their callers do not make one.
+/// A key of servers, in a file in this folder: servers that share callers do not make one themselves.
 pub fn key_in(folder: &Path) -> String {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt};
     let path = folder.join("key");
@@ -666,7 +666,7 @@ pub fn free_port() -> String {
     free.expect("a free port").to_string()
 }
 
-/// Waits until the server at this port has so many sessions.
+/// Waits until the server at this port has `count` sessions.
 pub async fn until_sessions(port: &str, count: u64) {
     let url = format!("http://127.0.0.1:{port}/ready");
     until("the number of sessions", async || {
@@ -676,7 +676,7 @@ pub async fn until_sessions(port: &str, count: u64) {
     .await;
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waited = timeout(PATIENCE, async {
         while !holds().await {
@@ -686,7 +686,7 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(waited.await.is_ok(), "never: {what}");
 }
 
-/// Ids of the containers of ours with a session of this name, in any state.
+/// The ids of this project's containers for a session of this name, in any state.
 pub fn containers(session: &str) -> Vec<String> {
     let label = format!("label=session_id={session}");
     let listed = std::process::Command::new("docker")
@@ -707,7 +707,7 @@ pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("not a text: {value}"))
 }
 
-/// Bytes that do not compress and repeat nowhere.
+/// Bytes that do not compress and do not repeat.
 pub fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(len + 8);

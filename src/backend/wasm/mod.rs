@@ -44,7 +44,7 @@ use crate::config::Config;
 const INSTALL: &str = "Install it with `llm-sandbox runtime install`.";
 
 /// The probe for guests.
-const PROBE: &str = include_str!("../../../sandbox-image/embedded/guest/probe.py");
+const PROBE: &str = include_str!("../../../crates/embedded/guest/probe.py");
 
 /// Starts sandboxes from the installed runtime.
 #[derive(Debug)]

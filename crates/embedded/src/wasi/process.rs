@@ -1,0 +1,220 @@
+//! The process of one guest: descriptors, arguments, input and outputs.
+
+use protocol::message::Stream;
+use sandbox_files::outputs::SharedOutputs;
+use serde::{Deserialize, Serialize};
+
+use crate::files::Errno;
+
+/// Most open descriptors.
+const MAX_OPEN: usize = 256;
+
+/// The first descriptor of a folder that is open from the start.
+const FIRST_FOLDER: usize = 3;
+
+/// Largest report of our code in the guest, in bytes. Larger reports are discarded.
+const MAX_REPORT: usize = 512 << 10;
+
+/// Most bytes that are kept of output without a receiver.
+const MAX_UNHEARD: usize = 4096;
+
+/// The file, folder or stream of a descriptor.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Target {
+    Stdin,
+    Output(Stream),
+    Report,
+    /// A folder that is open from the start, by its index in [`Process::folders`].
+    Preopened(usize),
+    Node(u64),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Descriptor {
+    pub(super) target: Target,
+    pub(super) offset: u64,
+    pub(super) append: bool,
+    pub(super) can_read: bool,
+    pub(super) can_write: bool,
+}
+
+impl Descriptor {
+    pub(super) fn new(target: Target) -> Self {
+        Self { target, offset: 0, append: false, can_read: true, can_write: true }
+    }
+}
+
+/// The open files of a guest. A copy preserves their present state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Descriptors(Vec<Option<Descriptor>>);
+
+impl Descriptors {
+    /// The descriptors of an interpreter at its start, with `folders` folders.
+    fn standard(folders: usize) -> Self {
+        let outputs =
+            [Target::Stdin, Target::Output(Stream::Stdout), Target::Output(Stream::Stderr)];
+        let folders = (0..folders).map(Target::Preopened);
+        let targets = outputs.into_iter().chain(folders).chain([Target::Report]);
+        Self(targets.map(|target| Some(Descriptor::new(target))).collect())
+    }
+
+    pub(super) fn get(&self, fd: u32) -> Result<&Descriptor, Errno> {
+        self.0.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::Badf)
+    }
+
+    pub(super) fn get_mut(&mut self, fd: u32) -> Result<&mut Descriptor, Errno> {
+        self.0.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::Badf)
+    }
+
+    pub(super) fn open(&mut self, descriptor: Descriptor) -> Result<u32, Errno> {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if free >= MAX_OPEN {
+            return Err(Errno::Mfile);
+        }
+        if free == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[free] = Some(descriptor);
+        u32::try_from(free).map_err(|_| Errno::Mfile)
+    }
+
+    pub(super) fn close(&mut self, fd: u32) -> Result<Descriptor, Errno> {
+        self.0.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::Badf)
+    }
+
+    /// Moves a descriptor to the number of another, which it replaces.
+    pub(super) fn renumber(&mut self, from: u32, to: u32) -> Result<(), Errno> {
+        self.get(to)?;
+        let moved = self.close(from)?;
+        self.0[to as usize] = Some(moved);
+        Ok(())
+    }
+
+    /// Whether a node is open.
+    pub(crate) fn has(&self, inode: u64) -> bool {
+        let is_it = |open: &Descriptor| matches!(open.target, Target::Node(node) if node == inode);
+        self.0.iter().flatten().any(is_it)
+    }
+
+    /// Restores the descriptors that our code in the guest needs, as user code may have closed them.
+    fn renew(&mut self, folders: usize) {
+        let Self(standard) = Self::standard(folders);
+        let report = standard.len() - 1;
+        for (fd, descriptor) in standard.into_iter().enumerate() {
+            if fd == report || self.0[fd].is_none() {
+                self.0[fd] = descriptor;
+            }
+        }
+    }
+}
+
+/// The process of a guest.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) descriptors: Descriptors,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<String>,
+    /// Folders that are open from the start: their names and inodes.
+    pub(super) folders: Vec<(String, u64)>,
+    stdin: Vec<u8>,
+    read: usize,
+    outputs: Option<SharedOutputs>,
+    report: Vec<u8>,
+    /// The end of its output without a receiver, as when our own code runs.
+    unheard: Vec<u8>,
+}
+
+impl Process {
+    /// A process with these arguments and variables (`NAME=value`), and empty standard input.
+    pub(crate) fn new(args: Vec<String>, env: Vec<String>, folders: Vec<(String, u64)>) -> Self {
+        let descriptors = Descriptors::standard(folders.len());
+        let (stdin, report, unheard) = (vec![], vec![], vec![]);
+        Self { descriptors, args, env, folders, stdin, read: 0, outputs: None, report, unheard }
+    }
+
+    /// A process without our code, and so without a descriptor for reports.
+    pub(crate) fn program(
+        args: Vec<String>,
+        env: Vec<String>,
+        folders: Vec<(String, u64)>,
+    ) -> Self {
+        let mut program = Self::new(args, env, folders);
+        program.descriptors.0.pop();
+        program
+    }
+
+    /// Sets its standard input, and the receiver of its outputs.
+    pub(crate) fn connect(&mut self, stdin: Vec<u8>, outputs: SharedOutputs) {
+        (self.stdin, self.outputs) = (stdin, Some(outputs));
+    }
+
+    /// The descriptor to which our code in the guest writes the report of a call.
+    pub(crate) fn report_descriptor(&self) -> usize {
+        FIRST_FOLDER + self.folders.len()
+    }
+
+    /// The node of a descriptor.
+    pub(super) fn node(&self, fd: u32) -> Result<u64, Errno> {
+        match self.descriptors.get(fd)?.target {
+            Target::Node(inode) => Ok(inode),
+            Target::Preopened(number) => Ok(self.folders.get(number).ok_or(Errno::Badf)?.1),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    /// Prepares for a call: sets its standard input, and the receiver of its outputs.
+    pub(crate) fn begin(&mut self, stdin: Vec<u8>, outputs: Option<SharedOutputs>) {
+        (self.stdin, self.read, self.outputs) = (stdin, 0, outputs);
+        self.report.clear();
+        self.descriptors.renew(self.folders.len());
+    }
+
+    /// Ends a call. Returns the report of our code in the guest.
+    pub(crate) fn end(&mut self) -> Vec<u8> {
+        self.outputs = None;
+        self.stdin = vec![];
+        std::mem::take(&mut self.report)
+    }
+
+    /// Reads the next bytes of standard input. Returns their number.
+    pub(super) fn read_input(&mut self, to: &mut [u8]) -> usize {
+        let rest = &self.stdin[self.read.min(self.stdin.len())..];
+        let count = rest.len().min(to.len());
+        to[..count].copy_from_slice(&rest[..count]);
+        self.read += count;
+        count
+    }
+
+    /// All of standard input that was not read before.
+    pub(crate) fn rest_of_input(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.stdin);
+        rest.split_off(std::mem::take(&mut self.read).min(rest.len()))
+    }
+
+    /// Takes bytes that the guest writes to an output.
+    pub(crate) fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Some(outputs) = &self.outputs {
+            outputs.push(stream, bytes);
+        } else {
+            // The vector never exceeds `MAX_UNHEARD` bytes, as it would not free the memory again.
+            let end = &bytes[bytes.len().saturating_sub(MAX_UNHEARD)..];
+            let over = (self.unheard.len() + end.len()).saturating_sub(MAX_UNHEARD);
+            self.unheard.drain(..over);
+            self.unheard.extend_from_slice(end);
+        }
+    }
+
+    /// Takes the end of its output without a receiver.
+    pub(crate) fn take_unheard(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.unheard)).into_owned()
+    }
+
+    /// Takes a part of the report of our code.
+    pub(crate) fn write_report(&mut self, bytes: &[u8]) {
+        if self.report.len() + bytes.len() <= MAX_REPORT {
+            self.report.extend_from_slice(bytes);
+        } else {
+            self.report.clear();
+        }
+    }
+}
