@@ -14,11 +14,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    frame::Kind,
-    message::{Empty, Request},
-};
-
 /// The terms on which a sandbox outlives its stream: the run continues, and a server that proves to be the sandbox's
 /// own may resume with a new stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,18 +79,8 @@ pub struct Resumed {
     pub running: Option<u32>,
 }
 
-impl Request for Resume {
-    const KIND: Kind = Kind::Resume;
-    type Reply = Resumed;
-}
-
 /// Has the agent keep a note for a server that resumes, in place of the previous one. The agent does not read it.
 ///
 /// Body: the note, at most [`MAX_NOTE`](crate::limits::MAX_NOTE) bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remember {}
-
-impl Request for Remember {
-    const KIND: Kind = Kind::Remember;
-    type Reply = Empty;
-}
