@@ -10,26 +10,26 @@
 //! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
 //! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
-//! `wire` has the frames, `carry` the stream that they go over and its replacement, `runs` the format of a run's reply.
+//! `wire` has the frames, `carry` the stream that they go over and its replacement, `runs` the format of a run's reply;
+//! `files` and `workspace` have the calls for files and for interpreters that keep their variables.
 
 mod carry;
+mod files;
 mod runs;
 mod vitals;
 mod wire;
+mod workspace;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use model::{DataPath, Existing, text::printable};
+use model::text::printable;
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
-    limits::{MAX_CARRIED, MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Abandon, AgentHello, Carried, CarryLimits, Contents, Export, ExportDone, Failure,
-        FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, Import, Inspect, InspectDone,
-        Install, Kill, List, Output, OutputDone, PackagePiece, Peek, PeekDone, PeerVersion, Ping,
-        Put, PutDone, Request, Reset, ResetDone, RuntimeName, ServerHello, Warm, WarmDone,
+        AgentHello, Failure, FailureCode, Hibernate, Kill, Output, OutputDone, Peek, PeekDone,
+        PeerVersion, Ping, Request, ServerHello, Warm, WarmDone,
     },
     resume::Remember,
 };
@@ -45,6 +45,7 @@ pub(crate) use self::vitals::Memory;
 
 pub use self::{
     carry::{Holding, Reconnect, Stream},
+    files::{Sent, Upload},
     runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
 };
 use self::{
@@ -105,10 +106,6 @@ impl Default for Timing {
 /// Frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
 const QUEUED_FRAMES: usize = 4;
 
-/// Pages of a listing that are requested, each 1 MiB except the last: enough for all files of a data area with names of
-/// ordinary length. A hostile agent could send pages forever.
-const MAX_PAGES: usize = 4;
-
 /// A handle to the link; clones share it.
 #[derive(Debug, Clone)]
 pub struct Link {
@@ -138,76 +135,6 @@ impl Drop for LinkOwner {
     fn drop(&mut self) {
         self.closed.cancel();
         self.tasks.abort_all();
-    }
-}
-
-/// An upload in progress. The file appears with its last piece or not at all.
-#[derive(Debug)]
-pub struct Upload {
-    link: Link,
-    number: u32,
-    path: String,
-    existing: Existing,
-    offset: u64,
-}
-
-impl Upload {
-    /// Sends the next piece, at most [`MAX_BODY`] bytes. More may be sent before its answer arrives: the agent takes
-    /// them in their order, and none after one that it refuses.
-    ///
-    /// # Errors
-    ///
-    /// [`LinkError::Closed`] if the link ends before it is sent.
-    pub async fn send(&mut self, piece: Bytes, last: bool) -> Result<Sent, LinkError> {
-        let &mut Self { number: upload, existing, offset, .. } = self;
-        let overwrite = existing.is_overwritten();
-        let put = Put { upload, path: self.path.clone(), offset, last, overwrite };
-        self.offset += piece.len() as u64;
-        let (_, answer) = self.link.begin(&put, piece).await?;
-        Ok(Sent { answer, silence: self.link.silence })
-    }
-
-    /// Sends the next piece and waits until it is written.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`send`](Self::send) and [`Sent::written`].
-    pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
-        self.send(piece, last).await?.written().await
-    }
-
-    /// Bytes that were sent so far.
-    pub fn sent(&self) -> u64 {
-        self.offset
-    }
-
-    /// Gives up the upload. The agent keeps nothing of it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`Link::kill`].
-    pub async fn abandon(self) -> Result<(), LinkError> {
-        self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
-    }
-}
-
-/// A piece of an upload that the agent has not answered yet.
-#[derive(Debug)]
-pub struct Sent {
-    answer: Awaited,
-    silence: Duration,
-}
-
-impl Sent {
-    /// Waits until the piece is written.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
-    /// [`FailureCode::BadPath`] say what is wrong with the file. The agent has then dropped the upload.
-    pub async fn written(&mut self) -> Result<PutDone, LinkError> {
-        let closed = self.answer.closed.clone();
-        Ok(within(self.silence, &closed, self.answer.decode::<Put>()).await?.0)
     }
 }
 
@@ -400,129 +327,6 @@ impl Link {
         Ok(answer.decode::<Warm>().await?.0)
     }
 
-    /// Inspects the interpreter of the workspace; the contents are empty if there is none. The texts about variables
-    /// may be anything within its limits.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run.
-    pub async fn inspect(
-        &self,
-        runtime: RuntimeName,
-    ) -> Result<(InspectDone, Contents), LinkError> {
-        let (mut done, body) = self.call(&Inspect { runtime }, Bytes::new()).await?;
-        done.can_undo = done.can_undo.min(MAX_UNDO);
-        let contents: Contents =
-            if body.is_empty() { Contents::default() } else { parse(&self.closed, &body)? };
-        let lengths = contents.variables.iter().flat_map(|it| [it.name.len(), it.summary.len()]);
-        let longest = lengths.chain(contents.imports.iter().map(String::len)).max();
-        if contents.variables.len().max(contents.imports.len()) > MAX_VARIABLES
-            || longest > Some(MAX_VARIABLE_CHARS * char::MAX.len_utf8())
-        {
-            return Err(self.broken("more of variables than there may be"));
-        }
-        Ok((done, contents))
-    }
-
-    /// Undoes cells, or ends the interpreter of the workspace; deletes all files as well if requested.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run,
-    /// [`FailureCode::NothingToUndo`] if fewer cells can be undone.
-    pub async fn reset(&self, reset: &Reset) -> Result<ResetDone, LinkError> {
-        let (done, _) = self.call(reset, Bytes::new()).await?;
-        Ok(ResetDone { can_undo: done.can_undo.min(MAX_UNDO), ..done })
-    }
-
-    /// Makes the interpreter of the workspace export its variables, within these limits. The texts about them may be
-    /// anything within its limits.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill), with a longer timeout; [`FailureCode::Busy`] during a run,
-    /// [`FailureCode::NoRuntime`] if the interpreter cannot export.
-    pub async fn export(
-        &self,
-        runtime: RuntimeName,
-        limits: CarryLimits,
-    ) -> Result<(ExportDone, Carried), LinkError> {
-        let request = Export { runtime, begin: Some(limits), offset: 0, len: 0 };
-        let (done, body) = self.carry(&request, Bytes::new(), limits).await?;
-        if done.total > limits.total_bytes.min(MAX_CARRIED) {
-            return Err(self.broken("more of variables than was asked for"));
-        }
-        Ok((done, self.carried(&body)?))
-    }
-
-    /// Reads a piece of the exported variables.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if nothing was exported.
-    pub async fn exported(&self, runtime: RuntimeName, offset: u64) -> Result<Bytes, LinkError> {
-        let request = Export { runtime, begin: None, offset, len: MAX_BODY };
-        let (done, bytes) = self.call(&request, Bytes::new()).await?;
-        let there = done.total.saturating_sub(offset).min(MAX_BODY as u64);
-        if bytes.len() as u64 != there || bytes.is_empty() {
-            return Err(self.broken("another number of bytes than it says it has"));
-        }
-        Ok(bytes)
-    }
-
-    /// Starts an interpreter with exported variables.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`export`](Self::export); [`FailureCode::BadRequest`] if there is an interpreter already.
-    pub async fn import(
-        &self,
-        runtime: RuntimeName,
-        mut bytes: Bytes,
-        count: u64,
-        limits: CarryLimits,
-    ) -> Result<Carried, LinkError> {
-        let mut offset = 0;
-        loop {
-            let piece = bytes.split_to(bytes.len().min(MAX_BODY));
-            let last = bytes.is_empty().then_some(limits);
-            let request = Import { runtime: runtime.clone(), offset, last, count };
-            offset += piece.len() as u64;
-            if last.is_none() {
-                self.call(&request, piece).await?;
-                continue;
-            }
-            let (_, body) = self.carry(&request, piece, limits).await?;
-            return self.carried(&body);
-        }
-    }
-
-    /// Makes a call that may take the time of these limits.
-    async fn carry<R: Request>(
-        &self,
-        request: &R,
-        body: Bytes,
-        limits: CarryLimits,
-    ) -> Result<(R::Reply, Bytes), LinkError> {
-        let time = self.silence + Duration::from_millis(limits.total_ms) * 2;
-        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
-        within(time, &self.closed, answer).await
-    }
-
-    fn carried(&self, body: &[u8]) -> Result<Carried, LinkError> {
-        let carried: Carried =
-            if body.is_empty() { Carried::default() } else { parse(&self.closed, body)? };
-        let lost = carried.lost.iter().flat_map(|it| [it.name.len(), it.why.len()]);
-        let names = carried.variables.iter().chain(&carried.imports).map(String::len);
-        let most = carried.variables.len().max(carried.imports.len()).max(carried.lost.len());
-        if most > MAX_VARIABLES
-            || lost.chain(names).max() > Some(MAX_VARIABLE_CHARS * char::MAX.len_utf8())
-        {
-            return Err(self.broken("more of variables than there may be"));
-        }
-        Ok(carried)
-    }
-
     /// Gives up what makes runs warm, to free its memory. With `keep`, the sandbox is saved as well if possible,
     /// without a timeout; returns whether it was.
     ///
@@ -556,28 +360,6 @@ impl Link {
         self.memory.clone()
     }
 
-    /// Begins an upload; nothing is sent before its first piece.
-    pub fn upload(&self, path: &DataPath, existing: Existing) -> Upload {
-        let number = self.calls.number();
-        let path = path.as_str().to_owned();
-        Upload { link: self.clone(), number, path, existing, offset: 0 }
-    }
-
-    /// Writes pieces of files of packages, [`MAX_BODY`] bytes at most. Each file has a number of its own.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Full`] and [`FailureCode::BadPath`] as for an
-    /// upload, [`FailureCode::NoRuntime`] if the sandbox has no place for packages.
-    pub async fn install(&self, pieces: Vec<PackagePiece>, body: Bytes) -> Result<(), LinkError> {
-        self.call(&Install { pieces }, body).await.map(drop)
-    }
-
-    /// A number for a file of a package.
-    pub fn file_number(&self) -> u32 {
-        self.calls.number()
-    }
-
     /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
     ///
     /// # Errors
@@ -607,76 +389,6 @@ impl Link {
             return Err(self.broken("a line longer than a line may be"));
         }
         Ok((done, line))
-    }
-
-    /// Reads a piece of a file, at most [`MAX_BODY`] bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and [`FailureCode::BadPath`] if
-    /// there is no such file.
-    pub async fn get(
-        &self,
-        path: &DataPath,
-        offset: u64,
-        len: usize,
-    ) -> Result<(GetDone, Bytes), LinkError> {
-        let (path, len) = (path.as_str().to_owned(), len.min(MAX_BODY));
-        self.piece(Get { path, offset, len, of: None }).await
-    }
-
-    /// Reads a piece of a file that a tool call has left.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`get`](Self::get).
-    pub async fn get_of(
-        &self,
-        call: u32,
-        path: &DataPath,
-        offset: u64,
-    ) -> Result<(GetDone, Bytes), LinkError> {
-        let path = path.as_str().to_owned();
-        self.piece(Get { path, offset, len: MAX_BODY, of: Some(call) }).await
-    }
-
-    async fn piece(&self, get: Get) -> Result<(GetDone, Bytes), LinkError> {
-        let (done, bytes) = self.call(&get, Bytes::new()).await?;
-        if bytes.len() > get.len {
-            return Err(self.broken("more bytes than were asked for"));
-        }
-        Ok((done, bytes))
-    }
-
-    /// Makes the agent delete the files that a tool call has left.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill).
-    pub async fn forget(&self, call: u32) -> Result<(), LinkError> {
-        self.call(&Forget { call }, Bytes::new()).await.map(drop)
-    }
-
-    /// Lists files, by path, up to [`MAX_PAGES`] pages; the second value says whether there are more.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill).
-    pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
-        let mut all: Vec<FileEntry> = vec![];
-        for _ in 0..MAX_PAGES {
-            let after = all.last().map(|entry| entry.path.clone());
-            let (done, body) = self.call(&List { after }, Bytes::new()).await?;
-            let page: Vec<FileEntry> = parse(&self.closed, &body)?;
-            if done.more && page.is_empty() {
-                return Err(self.broken("an empty page that is not the last"));
-            }
-            all.extend(page);
-            if !done.more {
-                return Ok((all, false));
-            }
-        }
-        Ok((all, true))
     }
 
     async fn call<R: Request>(
