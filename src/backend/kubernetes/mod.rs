@@ -14,76 +14,58 @@
 
 mod checks;
 mod explain;
+mod found;
 mod homes;
 mod lease;
+mod life;
 mod owner;
 mod patch;
 mod pod;
+mod start;
 mod status;
 mod stream;
 mod watch;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, SystemTime},
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
 };
 
-use futures::{
-    FutureExt,
-    future::{self, BoxFuture},
-};
-use jiff::Timestamp;
+use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch as ApiPatch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams},
 };
 use parking_lot::Mutex;
-use sandbox_container::{
-    APP, CONNECT, CONNECT_READABLE, LABEL_APP, LABEL_CALLER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
-    UIDS, Uid,
-};
+use sandbox_container::{APP, LABEL_APP, LABEL_OWNER, UIDS, Uid};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, oneshot},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     explain::{explain, no_answer},
     homes::LeasedHomes,
-    lease::{Judged, Sightings},
+    lease::Sightings,
     owner::{Level, OwnPod},
     patch::Patch,
     pod::Wanted,
-    status::{Phase, Why},
-    stream::Wire,
-    watch::{Follower, Watched},
+    watch::Watched,
 };
 use super::{
-    Abilities, Backend, BackendError, BackendErrorKind as Kind, CallerKey, Check, Diagnosable,
-    Found, FoundOwner, FoundState, Greeting, Homes, Life, Limits, PackageKind, Probe, Purpose,
-    Resumable, Sandbox, SharesCallers, Spec, Template,
+    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
+    Greeting, Limits, PackageKind, Probe, Purpose, Sandbox, SharesCallers, Spec, Template,
 };
 use crate::{config::Config, server_key::ServerKey};
 
 /// Longest wait for one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest start of a pod: a node may have to pull the image first, or have to be started itself.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// If the watch reports nothing of a starting pod for this long, the pod is requested, because the watch may have
-/// failed.
-const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods that start at a time. The number does not depend on this machine's processors, as pods start elsewhere.
 const CONCURRENT_STARTS: usize = 32;
@@ -95,14 +77,8 @@ const PAGE: u32 = 500;
 /// without a break, and a pooled sandbox is replaced earlier.
 const MAX_USE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Attempts to remove a pod whose session has ended, before a sweep has to do it, and to label a pod with its caller.
-const ATTEMPTS: u32 = 4;
-
 /// The probe for pods.
 const PROBE: &str = include_str!("../../../sandbox-image/runtimes/python/probe.py");
-
-/// The opening of a stream, as errors name it.
-const OPEN: &str = "run a process in the sandbox (create and get on pods/exec)";
 
 /// The Kubernetes backend. Connects at its first use, so that a server starts without a cluster and can report what is
 /// missing.
@@ -364,436 +340,12 @@ impl Inner {
             })
             .await
     }
-
-    /// Renews the Lease, or makes it again if it was deleted.
-    async fn renew(&self) {
-        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
-        let renewal = json!({ "spec": { "renewTime": lease::micro(Timestamp::now()) } });
-        let (patch, plain) = (ApiPatch::Merge(renewal), PatchParams::default());
-        let asked = Instant::now();
-        let patched = cluster.leases.patch(&run.name, &plain, &patch);
-        let renewed = match timeout(ANSWER_TIMEOUT, patched).await {
-            Ok(Ok(lease)) => {
-                lease::reference(&lease).map(|reference| Held { renewed: asked, reference })
-            }
-            Ok(Err(error)) if is_not_there(&error) => {
-                tracing::warn!("the server's Lease was deleted; what was to end with it does");
-                let key = self.settings.key.as_deref();
-                cluster.hold(&run.name, run.runs_in.as_ref(), key).await.ok()
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "the server's Lease was not renewed");
-                None
-            }
-            Err(_) => {
-                tracing::warn!("the server's Lease was not renewed in time");
-                None
-            }
-        };
-        if let Some(renewed) = renewed {
-            *run.lease.lock() = renewed;
-        }
-    }
-
-    /// Removes the pods and then the Leases of dead servers.
-    async fn bury(&self) {
-        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
-        let judged = match self.judge(cluster).await {
-            Ok(judged) => judged,
-            Err(error) => return tracing::debug!(%error, "the Leases of servers cannot be listed"),
-        };
-        if let Some(homes) = &self.homes {
-            self.warn_of_others(&judged);
-            homes.tidy(cluster, run, &judged).await;
-        }
-        for dead in judged.into_iter().filter(|it| it.life == Life::Dead) {
-            let pods = ListParams::default()
-                .labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}={}", dead.name));
-            let Ok(pods) = ask("list pods", cluster.pods.list(&pods)).await else { return };
-            let mut removed = true;
-            for pod in pods.items {
-                // Another server may continue it, and if none does, it ends by itself.
-                let is_held = holds(&pod) && status::seen(&pod).phase == Phase::Running;
-                let name = pod.metadata.name.unwrap_or_default();
-                removed &= !is_held && cluster.remove(&name).await.is_ok();
-            }
-            // If the Lease was renewed meanwhile, its version has changed and it stays.
-            let unchanged = Preconditions { resource_version: dead.version.clone(), uid: None };
-            let delete = DeleteParams::background().preconditions(unchanged);
-            if removed && cluster.leases.delete(&dead.name, &delete).await.is_ok() {
-                tracing::info!(server = dead.name, "what a dead server left is removed");
-            }
-        }
-    }
-
-    /// Servers that are alive and share their callers, but have another secret than this one. This server cannot share
-    /// callers with them.
-    fn others<'a>(&'a self, judged: &'a [Judged]) -> impl Iterator<Item = &'a str> {
-        let differs = |it: &&Judged| it.key.is_some() && it.key != self.settings.key;
-        judged.iter().filter(|it| it.life == Life::Alive).filter(differs).map(|it| &*it.name)
-    }
-
-    fn warn_of_others(&self, judged: &[Judged]) {
-        let others: Vec<_> = self.others(judged).collect();
-        if !others.is_empty() {
-            tracing::warn!(
-                servers = others.join(", "),
-                "servers in this namespace have another key (SANDBOX_KEY_FILE): callers have other sessions there"
-            );
-        }
-    }
-
-    async fn judge(&self, cluster: &Cluster) -> Result<Vec<Judged>, BackendError> {
-        let ours = ListParams::default().labels(&format!("{LABEL_APP}={APP},{LABEL_OWNER}"));
-        let leases = ask("list leases", cluster.leases.list(&ours)).await?;
-        Ok(self.sightings.judge(&leases.items, Timestamp::now()))
-    }
-
-    /// Starts a sandbox and sends it to the caller. If the caller no longer waits, the sandbox is removed.
-    async fn start(self: Arc<Self>, spec: Spec, mut waiting: oneshot::Sender<Started>) {
-        let started = Box::pin(self.launch(&spec, &mut waiting)).await;
-        // If the receiver has been dropped, so is the sandbox, and the end of its stream removes it.
-        let _ = waiting.send(started);
-    }
-
-    async fn launch(
-        self: &Arc<Self>,
-        spec: &Spec,
-        waiting: &mut oneshot::Sender<Started>,
-    ) -> Started {
-        let (cluster, run) = (self.cluster().await?, self.run().await?);
-        let name = pod::name(spec.session.as_str(), self.next.fetch_add(1, Ordering::Relaxed));
-        let mut follower = run.watched.follow(&name);
-        let pod = self.pod(&name, spec, Uid::random(), run)?;
-        let created = ask("create a pod", cluster.pods.create(&PostParams::default(), &pod)).await;
-        if let Err(error) = created {
-            // Without an answer, the pod may have been created.
-            if matches!(error.kind, Kind::Timeout | Kind::Unreachable) {
-                tokio::spawn(self.clone().remove_surely(name));
-            }
-            return Err(error);
-        }
-        follower.is_made();
-        let connected = async {
-            self.until_running(cluster, &name, &mut follower).await?;
-            // A resumable pod outlives its stream, so the end of the stream must not remove it.
-            let ended = spec.hold.is_none().then(|| self.clone().remove_surely(name.clone()));
-            Box::pin(self.open(cluster, &name, ended)).await
-        };
-        let connected = tokio::select! {
-            connected = connected => connected,
-            () = waiting.closed() => {
-                Err(BackendError::new(Kind::Refused, "Nobody waits for the sandbox any more."))
-            }
-        };
-        match connected {
-            Ok(wire) => {
-                let gone = async move {
-                    let seen = follower.over().await;
-                    let why = seen.why.map(|why| why.to_string());
-                    tracing::debug!(sandbox = follower.pod(), why, "sandbox gone");
-                };
-                // The task follows the pod for as long as `gone` exists, even if nothing polls it.
-                let gone = AbortOnDropHandle::new(tokio::spawn(gone)).map(drop);
-                Ok(Sandbox {
-                    id: name,
-                    reader: wire.reader,
-                    writer: Box::new(wire.writer),
-                    gone: gone.boxed().shared(),
-                })
-            }
-            Err(error) => {
-                tokio::spawn(self.clone().remove_surely(name));
-                Err(error)
-            }
-        }
-    }
-
-    /// Opens a stream to the agent in a pod. `ended` runs when the stream has ended.
-    async fn open(
-        &self,
-        cluster: &Cluster,
-        name: &str,
-        ended: Option<impl Future<Output = ()> + Send + 'static>,
-    ) -> Result<Wire, BackendError> {
-        let ended = async move {
-            if let Some(ended) = ended {
-                ended.await;
-            }
-        };
-        let program = if self.settings.is_gvisor() { CONNECT_READABLE } else { CONNECT };
-        let open = stream::open(&cluster.client, &cluster.namespace, name, program, ended);
-        timeout(ANSWER_TIMEOUT, open)
-            .await
-            .map_err(|_| no_answer(OPEN))?
-            .map_err(|error| explain(error, OPEN))
-    }
-
-    /// Opens another stream to the agent in a pod, which may belong to another server.
-    async fn reattach(self: &Arc<Self>, name: String) -> Started {
-        let (cluster, run) = (self.cluster().await?, self.run().await?);
-        let wire = self.open(cluster, &name, None::<future::Ready<()>>).await?;
-        let gone = if run.watched.is_followed(&name) {
-            // The existing follower reports the end of the pod.
-            future::pending().boxed()
-        } else {
-            let mut follower = run.watched.follow(&name);
-            async move { drop(follower.over().await) }.boxed()
-        };
-        Ok(Sandbox {
-            id: name,
-            reader: wire.reader,
-            writer: Box::new(wire.writer),
-            gone: gone.shared(),
-        })
-    }
-
-    /// Makes this run the owner of a pod of another run.
-    async fn claim(self: &Arc<Self>, name: &str) {
-        let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
-        let claim = json!({ "metadata": {
-            "labels": { LABEL_OWNER: run.name },
-            "ownerReferences": [run.ends_with()],
-        } });
-        let (patch, plain) = (ApiPatch::Merge(claim), PatchParams::default());
-        let patched = cluster.pods.patch(name, &plain, &patch);
-        match ask("claim a pod", patched).await {
-            Ok(pod) => {
-                run.watched.is_made(name);
-                run.watched.saw(&pod);
-            }
-            // The session continues all the same. The end of the stream shows the end of the pod.
-            Err(error) => tracing::warn!(sandbox = name, %error, "pod not claimed"),
-        }
-    }
-
-    /// Labels a pod with its caller.
-    async fn give(&self, name: &str, caller: &CallerKey) {
-        let Ok(cluster) = self.cluster().await else { return };
-        let label = json!({ "metadata": { "labels": { LABEL_CALLER: caller.as_str() } } });
-        let (patch, plain) = (ApiPatch::Merge(label), PatchParams::default());
-        for attempt in 1..=ATTEMPTS {
-            match ask("patch a pod", cluster.pods.patch(name, &plain, &patch)).await {
-                Ok(_) => return,
-                // A server that takes the pod over then reads its caller from the note in its agent.
-                Err(error) if attempt == ATTEMPTS => {
-                    tracing::warn!(sandbox = name, %error, "pod has no label of its caller");
-                }
-                Err(_) => sleep(Duration::from_millis(500) * attempt).await,
-            }
-        }
-    }
-
-    /// Describes the pod of a session of this run.
-    fn pod(&self, name: &str, spec: &Spec, uid: Uid, run: &Run) -> Result<Pod, BackendError> {
-        let ends_with = run.ends_with();
-        let pod = pod::pod(&Wanted {
-            name,
-            session: spec.session.as_str(),
-            owner: &run.name,
-            ends_with: &ends_with,
-            image: &self.settings.image,
-            runtime_class: self.settings.runtime_class.as_deref(),
-            limits: spec.limits,
-            hold: spec.hold,
-            caller: spec.caller.as_ref(),
-            packages: self.settings.packages,
-            purpose: spec.purpose,
-            key: self.settings.key.as_deref(),
-            uid,
-            deadline: self.settings.deadline,
-            patch: &self.settings.patch,
-        });
-        serde_json::from_value(pod).map_err(|error| {
-            BackendError::new(Kind::Refused, format!("The pod cannot be described: {error}."))
-        })
-    }
-
-    /// Waits until the pod runs.
-    async fn until_running(
-        &self,
-        cluster: &Cluster,
-        name: &str,
-        follower: &mut Follower,
-    ) -> Result<(), BackendError> {
-        let started = async {
-            loop {
-                match timeout(NEWS_TIMEOUT, follower.started()).await {
-                    Ok(seen) => return seen,
-                    Err(_) => match timeout(ANSWER_TIMEOUT, cluster.pods.get(name)).await {
-                        Ok(Ok(pod)) => follower.saw(&pod),
-                        Ok(Err(error)) if is_not_there(&error) => follower.is_gone(),
-                        _ => {}
-                    },
-                }
-            }
-        };
-        let seen = timeout(START_TIMEOUT, started).await.unwrap_or_else(|_| follower.last());
-        if seen.phase == Phase::Running {
-            return Ok(());
-        }
-        if seen.is_deleted {
-            // The pod's owner may have been deleted. Renewing makes the Lease again, so that the next pod has an owner.
-            self.renew().await;
-        }
-        Err(Why::explain(seen.why.as_ref(), &self.settings.image))
-    }
-
-    /// Removes a pod if it still belongs to this run. A server that was suspended for so long that another one took
-    /// over its pods finds that out only here.
-    async fn dispose(self: &Arc<Self>, name: &str) -> Result<(), BackendError> {
-        let (cluster, run) = (self.cluster().await?, self.run().await?);
-        for _ in 0..ATTEMPTS {
-            let pod = ask("get a pod", cluster.pods.get_opt(name)).await?;
-            let Some(pod) = pod.filter(|pod| owner(pod) == Some(&run.name)) else { break };
-            let as_it_is = Preconditions {
-                resource_version: pod.metadata.resource_version,
-                uid: pod.metadata.uid,
-            };
-            let delete = DeleteParams::background().grace_period(0).preconditions(as_it_is);
-            let deleted = cluster.pods.delete(name, &delete).map(|deleted| match deleted {
-                Ok(_) => Ok(true),
-                Err(error) if is_not_there(&error) => Ok(true),
-                // The pod has changed meanwhile.
-                Err(error) if is_conflict(&error) => Ok(false),
-                Err(error) => Err(error),
-            });
-            if ask("delete a pod", deleted).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes a pod that is no longer needed, with retries.
-    async fn remove_surely(self: Arc<Self>, name: String) {
-        let Some(cluster) = self.cluster.get() else { return };
-        for attempt in 1..=ATTEMPTS {
-            match cluster.remove(&name).await {
-                Ok(()) => {
-                    if let Some(run) = self.run.get() {
-                        run.watched.gone(&name);
-                    }
-                    return;
-                }
-                Err(error) if attempt == ATTEMPTS => {
-                    tracing::warn!(sandbox = name, %error, "sandbox not removed; a sweep will");
-                }
-                Err(_) => sleep(Duration::from_millis(500) * attempt).await,
-            }
-        }
-    }
-
-    /// Lists resumable sandboxes whose server is not known to be alive. The selector excludes those of servers that
-    /// were seen to renew their Lease: with many servers they are the majority, and the API server need not send
-    /// them.
-    async fn left(self: &Arc<Self>, own_too: bool) -> Result<Vec<Found>, BackendError> {
-        if self.homes.is_some() {
-            // Begins watching the homes of callers.
-            self.run().await?;
-        }
-        let leases = self.judge(self.cluster().await?).await?;
-        let own = self.run.get().map(|run| &run.name);
-        let alive = leases.iter().filter(|it| it.life == Life::Alive);
-        let seen = alive
-            .filter(|it| it.renews && Some(&it.name) != own || Some(&it.name) == own && !own_too);
-        let others = seen.map(|it| format!("{LABEL_OWNER}!={}", it.name));
-        let of_key = self.settings.key.iter().map(|key| format!("{LABEL_KEY}={key}"));
-        let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()];
-        let terms = terms.into_iter().chain(of_key).chain(others);
-        let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
-        Ok(found.into_iter().filter(Found::is_left).collect())
-    }
-
-    /// Lists the sandboxes that this selector matches.
-    async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
-        let cluster = self.cluster().await?;
-        let mut selected = ListParams::default().labels(selector).limit(PAGE);
-        let mut found = vec![];
-        loop {
-            // Pods before Leases, because a server makes its Lease before its pods.
-            let pods = ask("list pods", cluster.pods.list(&selected)).await?;
-            let leases = self.judge(cluster).await.ok();
-            let page = pods.items.into_iter();
-            found.extend(page.filter_map(|pod| self.as_found(pod, leases.as_deref())));
-            match pods.metadata.continue_.filter(|more| !more.is_empty()) {
-                Some(more) => selected = selected.continue_token(&more),
-                None => return Ok(found),
-            }
-        }
-    }
-
-    fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
-        let id = pod.metadata.name.clone()?;
-        let owner = owner(&pod);
-        let holds = holds(&pod);
-        let is_in_use = self.run.get().is_some_and(|run| {
-            owner.is_some_and(|owner| *owner == run.name) && run.watched.is_followed(&id)
-        });
-        let caller = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_CALLER));
-        let caller = caller.and_then(|caller| CallerKey::parse(caller));
-        let owner = owner.cloned().map(|owner| FoundOwner {
-            life: match (self.run.get().filter(|run| run.name == owner), leases) {
-                // A pod of this run is dead if no session has it any more.
-                (Some(run), _) if run.watched.is_followed(&id) => Life::Alive,
-                (Some(_), _) => Life::Dead,
-                (None, None) => Life::Unknown,
-                // A server without a Lease is dead: it has deleted the Lease at its end, or another server has.
-                (None, Some(leases)) => {
-                    let lease = leases.iter().find(|it| it.name == owner);
-                    match lease {
-                        // The server may have died since its last renewal. The agent knows whether it has a stream.
-                        Some(it) if holds && it.life == Life::Alive && !it.renews => Life::Unknown,
-                        _ => lease.map_or(Life::Dead, |it| it.life),
-                    }
-                }
-            },
-            id: owner.into(),
-        });
-        let created = pod.metadata.creation_timestamp.as_ref();
-        let is_over = status::seen(&pod).phase == Phase::Over;
-        Some(Found {
-            id,
-            created: created.map_or_else(SystemTime::now, |at| at.0.into()),
-            state: if is_over { FoundState::Stopped } else { FoundState::Running },
-            owner,
-            holds,
-            caller,
-            is_in_use,
-        })
-    }
-}
-
-/// The run of a server that owns a pod.
-fn owner(pod: &Pod) -> Option<&String> {
-    pod.metadata.labels.as_ref()?.get(LABEL_OWNER)
-}
-
-/// Whether a pod outlives its stream.
-fn holds(pod: &Pod) -> bool {
-    pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_HOLD))
 }
 
 /// The result of a start.
 type Started = Result<Sandbox, BackendError>;
 
 impl Cluster {
-    /// Makes a Lease with this name and owner, for a server whose secret has the fingerprint `key`.
-    async fn hold(
-        &self,
-        name: &str,
-        ends_with: Option<&OwnerReference>,
-        key: Option<&str>,
-    ) -> Result<Held, BackendError> {
-        let renewed = Instant::now();
-        let lease = lease::new_lease(name, ends_with.cloned(), key, Timestamp::now());
-        let lease =
-            ask("create a lease", self.leases.create(&PostParams::default(), &lease)).await?;
-        let nameless =
-            || BackendError::new(Kind::Refused, "The cluster made a Lease without a name.");
-        Ok(Held { renewed, reference: lease::reference(&lease).ok_or_else(nameless)? })
-    }
-
     /// Removes a pod in any state at once. No error if it does not exist.
     async fn remove(&self, name: &str) -> Result<(), BackendError> {
         let delete = DeleteParams::background().grace_period(0);
@@ -891,50 +443,6 @@ impl Backend for Kubernetes {
                 tracing::debug!(%error, "the server's Lease was not deleted");
             }
         })
-    }
-}
-
-impl Resumable for Kubernetes {
-    fn reattach(&self, id: String) -> BoxFuture<'_, Started> {
-        async move { self.0.reattach(id).await }.boxed()
-    }
-
-    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        async move { self.0.left(own_too).await }.boxed()
-    }
-
-    fn claim(&self, id: String) -> BoxFuture<'_, ()> {
-        async move { self.0.claim(&id).await }.boxed()
-    }
-
-    fn dispose(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
-        if self.0.settings.level == Level::OwnPod {
-            return self.remove(id);
-        }
-        Box::pin(async move {
-            self.0.dispose(&id).await?;
-            if let Some(run) = self.0.run.get() {
-                run.watched.gone(&id);
-            }
-            Ok(())
-        })
-    }
-}
-
-impl SharesCallers for Kubernetes {
-    fn homes(&self) -> &dyn Homes {
-        self.0.homes.as_ref().expect("`abilities` offers this trait only with homes")
-    }
-
-    fn list_of<'a>(
-        &'a self,
-        caller: &'a CallerKey,
-    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
-        async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
-    }
-
-    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
-        async move { self.0.give(&id, &caller).await }.boxed()
     }
 }
 
