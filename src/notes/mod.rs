@@ -9,21 +9,21 @@
 //! Statements of the sandbox are not trusted. Notes repeat only words of it that cannot be sentences: names, which are
 //! quoted and cut, and numbers. So a program cannot say more in notes than it can in its output.
 
+mod advice;
 mod cell;
 mod restored;
 mod run;
-
-use std::fmt::{self, Display, Formatter};
+mod sentence;
 
 use model::{
     World,
     package::{Allowed, Ecosystem},
-    text::quoted_within,
 };
 use protocol::message::{Names, Position, Shape};
 use serde_json::Value;
 
-pub use self::cell::WorkspaceNote;
+use self::sentence::{List, MAX_COUNT, Name};
+pub use self::{advice::Advice, cell::WorkspaceNote};
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     restored::{RestoredNote, of_restored},
@@ -35,12 +35,6 @@ const MAX_NOTES: usize = 5;
 
 /// Longest note, in characters.
 const MAX_CHARS: usize = 299;
-
-/// Largest number in a note: larger ones are not credible.
-const MAX_COUNT: usize = 99_999;
-
-/// Longest name in a note, in characters of its quoted form.
-const MAX_NAME_CHARS: usize = 70;
 
 /// One note for a model. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,158 +105,6 @@ pub enum Note {
     Restored(RestoredNote),
 }
 
-/// Advice on an error, in the same words for every program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Advice {
-    /// A file is of another kind than the program expected.
-    OtherKind,
-    /// A text is not in UTF-8, or no text.
-    OtherEncoding,
-    /// A column's name begins with a byte order mark.
-    ByteOrderMark,
-    /// A program named the file of a font.
-    FontFile,
-    /// A file has a JSON value on each line.
-    JsonLines,
-    /// A file is protected by a password.
-    Encrypted,
-    /// A program tried to reach a network.
-    NoNetwork,
-    /// A program asked for a picture of a chart, for which a browser is needed.
-    NoBrowser,
-    /// There is no room for a program's files.
-    DiskFull,
-    /// A program tried to write where nothing can be written.
-    ReadOnly,
-    /// A program tried to write into a folder that does not exist.
-    MissingFolder,
-    /// A program contains a line for a shell or a notebook.
-    ShellLine,
-    /// A program reached its timeout.
-    TooSlow,
-    /// A program asked for input.
-    NoInput,
-    /// A cell asked for input, which its call can provide.
-    NoStdin,
-    /// A program tried to open windows.
-    NoScreen,
-    /// A program used all memory.
-    OutOfMemory,
-    /// A program used all memory, in a sandbox where files take no part of it.
-    OutOfMemoryOfGuest,
-    /// A program reached its timeout, and its files were rolled back.
-    TooSlowForFiles,
-    /// A program tried to start another program or a thread, in a sandbox that has neither.
-    NoProcesses,
-    /// A program asked for a locale that does not exist.
-    NoLocale,
-    /// A program asked for a locale, in a sandbox that has only C.
-    NoLocaleInGuest,
-    /// Variables of earlier cells take memory that a cell needs.
-    VariablesTakeMemory,
-    /// A cell used a feature of Node, in a sandbox without Node.
-    NoNode,
-    /// A program tried to read or write Parquet, in a sandbox without a library for that.
-    NoParquet,
-    /// A program has used all its instructions.
-    OutOfFuel,
-}
-
-impl Advice {
-    fn text(self) -> &'static str {
-        match self {
-            Self::OtherKind => {
-                "The file is of another kind than its name says: read_artifact tells which."
-            }
-            Self::OtherEncoding => {
-                "The file is not UTF-8: read_artifact tells what it is and, of a text, its encoding."
-            }
-            Self::ByteOrderMark => {
-                "The file begins with a byte order mark: read it with encoding=\"utf-8-sig\", or with \"utf-16\" if it is \
-                 UTF-16."
-            }
-            Self::FontFile => {
-                "That font file is not here, and none has to be named: matplotlib finds a font for every script by \
-                 itself."
-            }
-            Self::JsonLines => {
-                "The file seems to have a JSON value on each line: pd.read_json(path, lines=True) reads it, or json.loads \
-                 line by line."
-            }
-            Self::Encrypted => {
-                "The file is encrypted with a password: ask for a copy without one, or for the password."
-            }
-            Self::NoNetwork => {
-                "The sandbox has no network, and trying again will not help. upload_file brings data \
-                 in."
-            }
-            Self::NoBrowser => {
-                "Charts of Plotly cannot become pictures here: write_html saves one for the person, and \
-                 matplotlib draws pictures."
-            }
-            Self::DiskFull => {
-                "There is no room left: delete files that are not needed (os.remove), or write less."
-            }
-            Self::ReadOnly => {
-                "Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."
-            }
-            Self::ShellLine => {
-                "This is Python, not a notebook or a shell: for commands use execute_code with language bash, or \
-                 subprocess.run."
-            }
-            Self::MissingFolder => "Make the folder first: os.makedirs(folder, exist_ok=True).",
-            Self::TooSlow => {
-                "Do less in one call, or save what is done to /mnt/data and go on in the next."
-            }
-            Self::NoInput => "Nobody can answer input(): put the values into the code.",
-            Self::NoStdin => {
-                "Nobody can answer input(): pass what it reads as stdin, a line for each call of it, or put \
-                 the values into the code."
-            }
-            Self::NoScreen => {
-                "There is no screen: leave matplotlib.use() out, and plt.show() saves charts."
-            }
-            Self::OutOfMemoryOfGuest => {
-                "Work on less at a time: fewer columns (usecols), or parts of the file (chunksize)."
-            }
-            Self::TooSlowForFiles => "Files are as before this call, too: do less in one call.",
-            Self::NoProcesses => {
-                "Here are no processes, shells or threads, and trying again will not help: do it in one \
-                 thread of this program."
-            }
-            Self::NoLocale => {
-                "These locales are there, each as UTF-8: cs_CZ da_DK de_AT de_CH de_DE el_GR en_GB en_IN en_US es_ES \
-                 es_MX fi_FI fr_CA fr_FR hu_HU it_IT ja_JP ko_KR nb_NO nl_NL pl_PL pt_BR pt_PT ro_RO ru_RU sv_SE tr_TR \
-                 uk_UA zh_CN zh_TW."
-            }
-            Self::NoLocaleInGuest => {
-                "Here is no locale but C: write numbers and dates in code, such as 1.234,50 by \
-                 f\"{x:,.2f}\".translate(str.maketrans(\",.\", \".,\"))."
-            }
-            Self::VariablesTakeMemory => {
-                "What variables of earlier cells hold takes part of the memory: del what is not needed any more, or \
-                 begin anew with reset_workspace."
-            }
-            Self::NoNode => {
-                "This is QuickJS and not Node: there is no fetch, URL, Buffer, Intl or import, and require has fs, path \
-                 and util only. Use plain JavaScript, or Python."
-            }
-            Self::NoParquet => {
-                "Parquet needs PyArrow, which is not here: write and read CSV, Excel or SQLite instead."
-            }
-            Self::OutOfFuel => {
-                "It had used all the instructions that one call may use: do the work in smaller steps, or use NumPy \
-                 and pandas instead of loops."
-            }
-            Self::OutOfMemory => {
-                "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), DuckDB on a CSV \
-                 or Parquet file, or openpyxl with read_only=True on a workbook. Files in /mnt/data and /tmp take \
-                 memory too."
-            }
-        }
-    }
-}
-
 /// The expected place of a file that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whereabouts {
@@ -293,223 +135,6 @@ impl Instead {
             Self::Modules(_) => Ecosystem::Npm,
             Self::Installing(ecosystem, _) => *ecosystem,
         }
-    }
-}
-
-impl Display for Instead {
-    /// The rest of the sentence after "is not installed".
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Installing(_, Some(allowed)) => {
-                return write!(f, ". install_package installs only these: {}.", quoted_within(allowed, 150));
-            }
-            Self::Libraries => {
-                ", and nothing can be: there is no network. The description of run_python names the libraries that \
-                 are there."
-            }
-            Self::Modules(World::System) => {
-                ", and nothing can be: there is no network and no npm. Node's own modules are there, such as fs, \
-                 path and crypto."
-            }
-            Self::Modules(World::Interpreter) => {
-                ", and nothing can be: there is no network and no npm. Of Node's modules fs, fs/promises, path and \
-                 util are there."
-            }
-            Self::Installing(Ecosystem::PyPi, None) => {
-                ". If no library that is there will do, install_package installs it."
-            }
-            Self::Installing(Ecosystem::Npm, None) => {
-                ". If nothing that is there will do, install_package with language javascript installs it."
-            }
-        })
-    }
-}
-
-impl Display for Note {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Clamped { argument, given, is_more, used } => {
-                let bound = if *is_more { "more than the limit of" } else { "less than" };
-                let given = given.as_str().map_or_else(|| given.to_string(), |it| Name(it).to_string());
-                write!(f, "{argument} {given} is {bound} {used}; {used} was used.")
-            }
-            Self::Unfenced => {
-                f.write_str("The ``` fences around the code were taken off: send the code alone.")
-            }
-            Self::NothingPrinted(None) => {
-                f.write_str("Nothing was printed: print what you want to see.")
-            }
-            Self::NothingPrinted(Some(kind)) => write!(
-                f,
-                "Nothing was printed. The value of the last line (of type {}) was dropped: print what \
-                 you want to see.",
-                Name(kind)
-            ),
-            Self::Advice(advice) => f.write_str(advice.text()),
-            Self::EmptyFiles(names) => write!(
-                f,
-                "Empty (0 bytes): {}. Close or save the file before the program ends.",
-                List(names, 200)
-            ),
-            Self::UnsavedFigures(1) => f.write_str(
-                "A figure was neither shown nor saved: end with plt.show(), or savefig to /mnt/data.",
-            ),
-            Self::UnsavedFigures(many) => write!(
-                f,
-                "{many} figures were neither shown nor saved: end with plt.show(), or savefig to \
-                 /mnt/data."
-            ),
-            Self::ForPeople(name) => write!(
-                f,
-                "{} is for the person's browser: draw with matplotlib what you want to see yourself.",
-                Name(name)
-            ),
-            Self::MissingFile { name, there, whereabouts } => {
-                missing_file(f, name, there, *whereabouts)
-            }
-            Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
-            Self::Header(row) => write!(
-                f,
-                "Row {row} of the table has that name, so the header seems to be further down: read it with header={}.",
-                row.saturating_add(1)
-            ),
-            Self::Shape(shape) => write_shape(f, *shape),
-            Self::Sheets(names) => write!(f, "The sheets are: {}.", List(names, 230)),
-            Self::NotInstalled(name, instead) => {
-                write!(f, "{} is not installed{instead}", Name(name))
-            }
-            Self::HiddenModule(name) => write!(
-                f,
-                "{} in /mnt/data was imported. If you meant the library's module of that name, rename or \
-                 delete the file.",
-                Name(name)
-            ),
-            Self::MissingVariable(name) => write!(
-                f,
-                "Each call is a new process: {} has to be defined in this program. Only files in \
-                 /mnt/data are kept between calls.",
-                Name(name)
-            ),
-            Self::MissingProgram(name) => write!(
-                f,
-                "There is no program {} here, and none can be installed: do it in Python.",
-                Name(name)
-            ),
-            Self::NotExecutable(name) => write!(
-                f,
-                "Files in /mnt/data and /tmp cannot be started as programs: start what interprets \
-                 them, such as [\"sh\", {}].",
-                Name(name)
-            ),
-            Self::StoodAt(position) => stood_at(f, position),
-            Self::Unreturned(names) => write!(
-                f,
-                "Written before it failed, and not among the artifacts: {}. list_artifacts has the URLs.",
-                List(names, 170)
-            ),
-            Self::TooLargeToShow(names) => write!(
-                f,
-                "Not shown, with too many pixels or bytes: {}. Save it smaller, such as with dpi=100, to look at it.",
-                List(names, 180)
-            ),
-            Self::Elsewhere(names) => write!(
-                f,
-                "Not returned, as only files in /mnt/data are: {}.",
-                List(names, 210)
-            ),
-            Self::LeftOut(names) => write!(
-                f,
-                "This runs as a script, not in a notebook. Left out: {}.",
-                List(names, 200)
-            ),
-            Self::Workspace(note) => note.fmt(f),
-            Self::Restored(note) => note.fmt(f),
-        }
-    }
-}
-
-/// Writes the note on a missing file.
-fn missing_file(
-    f: &mut Formatter<'_>,
-    name: &str,
-    there: &Names,
-    whereabouts: Whereabouts,
-) -> fmt::Result {
-    write!(f, "There is no {}", Name(name))?;
-    f.write_str(match whereabouts {
-        Whereabouts::Here => ". ",
-        Whereabouts::MissingFolder => ". To write it, make its folder first (os.makedirs). ",
-        Whereabouts::Outside => ": read and write in /mnt/data. ",
-    })?;
-    if there.is_empty() {
-        f.write_str(
-            "/mnt/data is empty. Uploaded files are in the session that upload_file named: pass its \
-             session_id, or upload them here.",
-        )
-    } else {
-        write!(f, "/mnt/data has: {}.", List(there, 90))
-    }
-}
-
-/// Writes the note on the places of a file's tables.
-fn write_shape(f: &mut Formatter<'_>, Shape { line, separator, next }: Shape) -> fmt::Result {
-    write!(f, "The file's table seems to begin at line {line}")?;
-    if line > 1 {
-        write!(f, " (skiprows={} in pandas)", line - 1)?;
-    }
-    if separator != ',' {
-        write!(f, ", with fields separated by {}", Name(&separator.to_string()))?;
-    }
-    if next > 0 {
-        write!(f, ", and another at line {next}")?;
-    }
-    f.write_str(".")
-}
-
-/// Writes the note on the position of a program at its timeout.
-fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
-    let Position { file, line, function, text } = position;
-    let file = file.strip_prefix("/tmp/").unwrap_or(file);
-    write!(f, "At the timeout the program was at line {line} of {}", Name(file))?;
-    if function != "<module>" {
-        write!(f, ", in {}", Name(function))?;
-    }
-    match text {
-        Some(text) => write!(f, ": {}.", Name(text)),
-        None => f.write_str("."),
-    }
-}
-
-/// As many names as fit into a number of characters, and how many there are besides.
-struct List<'a>(&'a Names, usize);
-
-impl Display for List<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (mut left, mut shown) = (self.1, 0);
-        for name in &self.0.names {
-            let name = Name(name).to_string();
-            let separator = if shown == 0 { "" } else { ", " };
-            let size = name.chars().count() + separator.len();
-            if size > left && shown > 0 {
-                break;
-            }
-            left = left.saturating_sub(size);
-            shown += 1;
-            write!(f, "{separator}{name}")?;
-        }
-        match (self.0.names.len() - shown).saturating_add(self.0.more).min(MAX_COUNT) {
-            0 => Ok(()),
-            more => write!(f, " (and {more} more)"),
-        }
-    }
-}
-
-/// A name that somebody else chose: quoted as in JSON, without control characters, and cut.
-struct Name<'a>(&'a str);
-
-impl Display for Name<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(&quoted_within(self.0, MAX_NAME_CHARS))
     }
 }
 

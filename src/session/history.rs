@@ -4,9 +4,10 @@
 //! The session's task writes it. Viewers read the newest version without asking the task, so that viewing does not
 //! count as activity and delays nothing.
 
+mod journal;
+
 use std::{
-    borrow::Cow, collections::VecDeque, io, mem, ops::RangeInclusive, path::Path, sync::Arc,
-    time::Duration,
+    borrow::Cow, collections::VecDeque, io, mem, ops::RangeInclusive, sync::Arc, time::Duration,
 };
 
 use bytes::Bytes;
@@ -14,12 +15,11 @@ use jiff::Timestamp;
 use model::{Artifact, DataPath, Outcome, RunId, text::without_controls};
 use protocol::message::{CellState, RuntimeName};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
+pub(crate) use self::journal::{Changes, Journal};
 use super::{
     Phase, RunReport,
     command::Program,
-    events::{Observer, Origin, SessionEvent},
     pictures::Picture,
     shelf::{Shelf, Shelved},
 };
@@ -410,104 +410,6 @@ fn first_line(code: &str) -> String {
     without_controls(line.unwrap_or_default().chars().take(MAX_LINE_CHARS))
 }
 
-/// The observer that writes a session's history.
-#[derive(Debug)]
-pub(crate) struct Journal {
-    history: watch::Sender<History>,
-    /// Notified of every change in any session.
-    changes: Changes,
-}
-
-impl Journal {
-    /// The empty history of one of so many sessions, and its reader. Texts that do not fit into memory go to the
-    /// folder.
-    pub(crate) fn new(
-        changes: Changes,
-        sessions: usize,
-        folder: Option<&Path>,
-        min_free: u64,
-    ) -> (Self, watch::Receiver<History>) {
-        let shelf = folder.and_then(|folder| match Shelf::new(folder, min_free) {
-            Ok(shelf) => Some(shelf),
-            Err(error) => {
-                let folder = folder.display();
-                tracing::warn!(%error, %folder, "a session's runs are kept in memory alone");
-                None
-            }
-        });
-        let (history, reader) = watch::channel(History::of(sessions, shelf));
-        (Self { history, changes }, reader)
-    }
-
-    fn note(&self, change: impl FnOnce(&mut History)) {
-        self.history.send_modify(|history| {
-            change(history);
-            history.version += 1;
-        });
-        self.changes.tell();
-    }
-}
-
-impl Observer for Journal {
-    fn observe(&self, event: &SessionEvent<'_>) {
-        match event {
-            SessionEvent::Started { origin: Origin::New | Origin::Resumed, .. } => {
-                self.note(|history| history.phase = Phase::Idle);
-            }
-            SessionEvent::RunBegan { run_id, program } => {
-                self.note(|history| history.begin((*run_id).clone(), program));
-            }
-            SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
-            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
-            // Viewers see it only when they ask.
-            SessionEvent::Drawn { run_id, pictures } => {
-                self.history.send_modify(|history| history.draw(run_id, pictures));
-            }
-            SessionEvent::Undone { language, cells } => {
-                self.note(|history| history.undo(language, *cells));
-            }
-            SessionEvent::FileAdded { .. } => {
-                self.note(|history| history.changed = Some(Timestamp::now()));
-            }
-            // Viewers have been notified by the events above.
-            SessionEvent::Phase(phase) => {
-                self.history.send_if_modified(|history| {
-                    history.phase = *phase;
-                    false
-                });
-            }
-            SessionEvent::NotStarted
-            | SessionEvent::Started { .. }
-            | SessionEvent::Slept
-            | SessionEvent::Warmed { .. }
-            | SessionEvent::FileRead { .. }
-            | SessionEvent::Archived { .. } => {}
-            // It may be in the archive from now on.
-            SessionEvent::Ended(_) => self.changes.tell(),
-        }
-    }
-}
-
-/// Notifies all viewers of a change. Clones notify the same viewers.
-#[derive(Debug, Clone)]
-pub(crate) struct Changes(Arc<watch::Sender<()>>);
-
-impl Default for Changes {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(())))
-    }
-}
-
-impl Changes {
-    pub(crate) fn tell(&self) {
-        self.0.send_replace(());
-    }
-
-    pub(crate) fn listen(&self) -> watch::Receiver<()> {
-        self.0.subscribe()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use model::{DataPath, Output};
@@ -518,6 +420,7 @@ mod tests {
     use super::*;
     use crate::link::Memory;
     use crate::notes::Notes;
+    use crate::session::events::{Observer, Origin, SessionEvent};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };

@@ -1,40 +1,27 @@
 //! Finds or starts the session that a call means.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::AtomicBool},
-    time::{Duration, Instant},
-};
+mod room;
+mod start;
 
-use model::{LostReason, OwnSettings, SessionId, SessionKey};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use model::{LostReason, OwnSettings, SessionId};
+use tokio::sync::oneshot;
 
+use self::room::Room;
 use super::{
     Sessions,
     archived::Restore,
     pool::Pool,
-    registry::{MostResting, Registry},
+    registry::Registry,
     which::{Opened, Which},
 };
 use crate::{
-    archive::{Identity, Restored},
-    backend::Spec,
-    config::Toolset,
-    error::{Error, OwnSession, Result},
+    error::{Error, Result},
     metrics::Full,
     session::{
-        Phase,
-        archiving::{Archived, Archiving},
         command::Command,
-        driver,
-        events::{Observer, Observers},
         handle::Handle,
-        history::Journal,
-        lease::Lease,
         reply::{Reply, received},
-        setup::{Birth, Setup},
-        state::IdleLimits,
-        usage::Usage,
+        setup::Birth,
     },
 };
 
@@ -43,19 +30,6 @@ enum NotOpened {
     /// A limit of sessions is reached.
     Full(Full),
     Other(Error),
-}
-
-/// Memory that the sessions of a caller may use together which hibernate without a permit, as a multiple of one
-/// sandbox's memory limit.
-const RESTING: u64 = 2;
-
-/// The steps so far to make room for one session.
-#[derive(Default)]
-struct Room {
-    asked_to_rest: HashSet<u64>,
-    asked_to_end: HashSet<u64>,
-    /// The permit that another session gave up for it.
-    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Sessions {
@@ -130,91 +104,6 @@ impl Sessions {
                 Err(NotOpened::Full(full)) => full,
             };
             self.make_room(full, &mut room).await?;
-        }
-    }
-
-    /// Gets a permit for a session that hibernates without one, before it is used. If the session gives up its permit
-    /// while a call is on its way, that call runs without one and the next call gets one.
-    async fn wake(&self, handle: &Handle) -> Result<()> {
-        let mut room = Room::default();
-        while handle.usage.resting().is_some() && !handle.is_ended() {
-            match self.place_for(handle, &mut room) {
-                // Fails if the session has ended: then it needs none.
-                Ok(permit) => drop(handle.send(Command::Wake { permit }).await),
-                Err(full) => self.make_room(full, &mut room).await?,
-            }
-        }
-        Ok(())
-    }
-
-    /// A permit for a session that hibernates without one. The session counts as having it at once.
-    fn place_for(
-        &self,
-        handle: &Handle,
-        room: &mut Room,
-    ) -> std::result::Result<OwnedSemaphorePermit, Full> {
-        let registry = self.registry();
-        if !self.has_quota(&registry) {
-            return Err(Full::Client);
-        }
-        let permit = self.permit(room).ok_or(Full::Server)?;
-        handle.usage.set_resting(None);
-        Ok(permit)
-    }
-
-    fn permit(&self, room: &mut Room) -> Option<OwnedSemaphorePermit> {
-        room.permit.take().or_else(|| self.inner.permits.clone().try_acquire_owned().ok())
-    }
-
-    /// Makes room for one more session: closes a pooled sandbox, or else makes an unused session hibernate, or ends one
-    /// that its caller has not used for long.
-    async fn make_room(&self, full: Full, room: &mut Room) -> Result<()> {
-        if (matches!(full, Full::Server) && self.inner.pool.make_room().await)
-            || self.rest_another(full, room).await
-            || self.evict(room).await
-        {
-            return Ok(());
-        }
-        self.inner.metrics.refused(full);
-        Err(self.too_many(full))
-    }
-
-    /// Makes the session hibernate that was unused for longest, and takes its permit. Returns false if every candidate
-    /// has been asked.
-    async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
-        let config = &self.inner.config;
-        let (sessions, bytes) =
-            (config.max_hibernated, config.memory_limit.saturating_mul(RESTING));
-        let most = MostResting { sessions, bytes };
-        if sessions == 0 {
-            return false;
-        }
-        loop {
-            let (next, surplus) = {
-                let registry = self.registry();
-                let is_enough = registry.rests_enough(&self.caller, most);
-                let surplus = is_enough.then(|| registry.longest_resting(&self.caller)).flatten();
-                let own = !is_enough || surplus.is_some();
-                let others = matches!(full, Full::Server);
-                let passed_over = &room.asked_to_rest;
-                let next = registry.next_to_rest(&self.caller, [own, others], most, passed_over);
-                (next, surplus)
-            };
-            let Some((is_own, handle)) = next else { return false };
-            room.asked_to_rest.insert(handle.number);
-            match handle.rest().await {
-                Ok(Some(permit)) => {
-                    room.permit = Some(permit);
-                    if let Some(surplus) = surplus.filter(|_| is_own) {
-                        let _ = surplus.evict(Duration::ZERO).await;
-                    }
-                    return true;
-                }
-                // It is in use now, or uses too much memory.
-                Ok(None) => {}
-                // The session has ended by itself, and its permit may be free.
-                Err(_) => return true,
-            }
         }
     }
 
@@ -408,159 +297,8 @@ impl Sessions {
         Ok((opened, handle))
     }
 
-    /// Ends the caller's own unnamed session that was unused for longest, if it was unused for the configured time. The
-    /// session's task decides, and never ends while the session is in use. Returns false if every candidate has been
-    /// asked.
-    async fn evict(&self, room: &mut Room) -> bool {
-        let Some(idle) = self.inner.config.evict_idle else { return false };
-        loop {
-            let Some(since) = Instant::now().checked_sub(idle) else { return false };
-            let longest = self.registry().longest_idle(&self.caller, since, &room.asked_to_end);
-            let Some(handle) = longest else { return false };
-            room.asked_to_end.insert(handle.number);
-            match handle.evict(idle).await {
-                Ok(Some(permit)) => {
-                    room.permit = Some(permit);
-                    return true;
-                }
-                // It is in use now.
-                Ok(None) => {}
-                // The session has ended by itself, and its permit may be free.
-                _ => return true,
-            }
-        }
-    }
-
-    /// Starts a sandbox for the pool, if there is a permit for it.
-    pub(super) fn start_pooled(&self) -> Option<Handle> {
-        let permit = self.inner.permits.clone().try_acquire_owned().ok()?;
-        Some(self.spawn(
-            &SessionId::mint(),
-            OwnSettings::default(),
-            permit,
-            (Birth::InPool, None),
-            None,
-        ))
-    }
-
     pub(super) fn pool(&self) -> &Pool {
         &self.inner.pool
-    }
-
-    fn spawn(
-        &self,
-        id: &SessionId,
-        own: OwnSettings,
-        permit: OwnedSemaphorePermit,
-        (birth, key): (Birth, Option<SessionKey>),
-        restore: Option<Restore>,
-    ) -> Handle {
-        let (mut handle, setup) =
-            self.prepare((id, None), own, Some(permit), (birth, key), restore);
-        handle.image = self.inner.template.last_id();
-        self.inner.tasks.spawn(driver::drive(setup));
-        handle
-    }
-
-    /// The setup of a session's task, and the session's handle. The session gets this number, if one is given.
-    pub(super) fn prepare(
-        &self,
-        (id, number): (&SessionId, Option<u64>),
-        own: OwnSettings,
-        permit: Option<OwnedSemaphorePermit>,
-        (birth, key): (Birth, Option<SessionKey>),
-        restore: Option<Restore>,
-    ) -> (Handle, Setup) {
-        let (manifest, failed) = match restore {
-            Some(Restore::From(_, manifest)) => (Some(manifest), None),
-            Some(Restore::Nothing(failed)) => (None, Some(failed)),
-            None => (None, None),
-        };
-        let own = manifest.as_ref().map_or(own, |manifest| manifest.own.clone());
-        let config = &self.inner.config;
-        let (journal, history) = Journal::new(
-            self.inner.changes.clone(),
-            config.max_sessions,
-            config.history_dir.as_deref(),
-            config.min_free,
-        );
-        // The URLs of a restored session stay valid.
-        let archive = self.inner.archive.as_ref();
-        let archived_as =
-            archive.zip(manifest.as_ref()).and_then(|(it, found)| it.number_of(found));
-        let number = number.or(archived_as).unwrap_or_else(|| self.inner.numbers.next());
-        let usage = Usage::default();
-        let ttl = own.ttl.unwrap_or(config.session_ttl);
-        let (mut handle, commands) = Handle::new(id, number, ttl, history, usage.clone());
-        handle.let_go = self.inner.shutdown.child_token();
-        handle.is_kept = manifest.is_some();
-        handle.own = own.clone();
-        let archived = Archived {
-            may_be: manifest.is_some() || failed.is_some(),
-            began_without: AtomicBool::new(failed.as_deref() == Some(&Restored::Unreachable)),
-            workspace: manifest.as_ref().and_then(|manifest| manifest.workspace()),
-            ..Archived::default()
-        };
-        if let Some(failed) = failed {
-            archived.news.set(*failed);
-        }
-        if manifest.is_some() {
-            // Set before its task begins, which reads it.
-            let _ = archived.identity.set(Identity {
-                caller: self.caller.clone(),
-                session: id.clone(),
-                workspace: archived.workspace.clone(),
-                own: own.clone(),
-                number: self.public(number),
-            });
-        }
-        handle.archived = Arc::new(archived);
-        let archiving = archive.map(|archive| Archiving {
-            archive: archive.clone(),
-            of: handle.archived.clone(),
-            restore: manifest,
-            shutdown_timeout: config.shutdown_timeout,
-        });
-        let hold = self.inner.hold.clone();
-        // Pooled sandboxes have no caller yet.
-        let caller = (birth == Birth::OnDemand).then(|| self.caller_key(&self.caller)).flatten();
-        let spec = Spec::new(config, id)
-            .with_memory(own.memory)
-            .kept_as(key)
-            .holding(hold.as_ref().map(|hold| hold.limit))
-            .of_caller(caller);
-        let preload = config.preload_within(&spec.limits);
-        let metrics = &self.inner.metrics;
-        let observers: [Box<dyn Observer>; 3] = [
-            Box::new(metrics.clone()),
-            Box::new(metrics.watch(birth, spec.limits.memory)),
-            Box::new(journal),
-        ];
-        let setup = Setup {
-            id: id.clone(),
-            spec,
-            idle: IdleLimits { hibernate: config.hibernate_after, ttl },
-            birth,
-            hold,
-            max_output: config.max_output,
-            tracebacks: config.tracebacks,
-            max_timeout: config.exec_timeout,
-            timing: self.inner.timing,
-            preload,
-            timezone: config.timezone.clone(),
-            undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
-            backend: self.inner.backend.clone(),
-            archiving,
-            commands,
-            observers: Observers::new(id, observers),
-            reads: Arc::new(metrics.clone()),
-            usage,
-            beginning: handle.beginning.clone(),
-            starts: self.inner.starts.clone(),
-            shutdown: handle.let_go.clone(),
-            lease: Lease::new(self.inner.clone(), number, permit),
-        };
-        (handle, setup)
     }
 
     /// The caller's session of this name.
@@ -589,30 +327,5 @@ impl Sessions {
             }
             _ => Error::SessionNotFound(id.clone()),
         }
-    }
-
-    fn too_many(&self, full: Full) -> Error {
-        let (config, now) = (&self.inner.config, Instant::now());
-        let registry = self.registry();
-        let all = registry.of(&self.caller).map(|handle| {
-            let idle = handle.idle_for(now);
-            let state = match (handle.history.borrow().phase(), idle) {
-                (Phase::Idle | Phase::Hibernating, None) => "in_use",
-                (phase, _) => phase.as_str(),
-            };
-            OwnSession { id: handle.id.clone(), state, idle: idle.unwrap_or_default() }
-        });
-        let mut own: Vec<_> = all.collect();
-        drop(registry);
-        own.sort_unstable_by(|a, b| b.idle.cmp(&a.idle).then_with(|| a.id.cmp(&b.id)));
-        match full {
-            Full::Server => Error::MaxSessions { limit: config.max_sessions, own },
-            Full::Client => Error::TooManySessions { limit: config.max_sessions_per_client, own },
-        }
-    }
-
-    /// Whether the caller may have one more session.
-    fn has_quota(&self, registry: &Registry) -> bool {
-        registry.places_of(&self.caller) < self.inner.config.max_sessions_per_client
     }
 }

@@ -1,0 +1,111 @@
+//! Writing the history of a session down as its events arrive, and telling its viewers.
+
+use std::{path::Path, sync::Arc};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::History;
+use crate::session::{
+    Phase,
+    events::{Observer, Origin, SessionEvent},
+    shelf::Shelf,
+};
+
+/// The observer that writes a session's history.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    history: watch::Sender<History>,
+    /// Notified of every change in any session.
+    changes: Changes,
+}
+
+/// Notifies all viewers of a change. Clones notify the same viewers.
+#[derive(Debug, Clone)]
+pub(crate) struct Changes(Arc<watch::Sender<()>>);
+
+impl Journal {
+    /// The empty history of one of so many sessions, and its reader. Texts that do not fit into memory go to the
+    /// folder.
+    pub(crate) fn new(
+        changes: Changes,
+        sessions: usize,
+        folder: Option<&Path>,
+        min_free: u64,
+    ) -> (Self, watch::Receiver<History>) {
+        let shelf = folder.and_then(|folder| match Shelf::new(folder, min_free) {
+            Ok(shelf) => Some(shelf),
+            Err(error) => {
+                let folder = folder.display();
+                tracing::warn!(%error, %folder, "a session's runs are kept in memory alone");
+                None
+            }
+        });
+        let (history, reader) = watch::channel(History::of(sessions, shelf));
+        (Self { history, changes }, reader)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut History)) {
+        self.history.send_modify(|history| {
+            change(history);
+            history.version += 1;
+        });
+        self.changes.tell();
+    }
+}
+
+impl Observer for Journal {
+    fn observe(&self, event: &SessionEvent<'_>) {
+        match event {
+            SessionEvent::Started { origin: Origin::New | Origin::Resumed, .. } => {
+                self.note(|history| history.phase = Phase::Idle);
+            }
+            SessionEvent::RunBegan { run_id, program } => {
+                self.note(|history| history.begin((*run_id).clone(), program));
+            }
+            SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
+            SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
+            // Viewers see it only when they ask.
+            SessionEvent::Drawn { run_id, pictures } => {
+                self.history.send_modify(|history| history.draw(run_id, pictures));
+            }
+            SessionEvent::Undone { language, cells } => {
+                self.note(|history| history.undo(language, *cells));
+            }
+            SessionEvent::FileAdded { .. } => {
+                self.note(|history| history.changed = Some(Timestamp::now()));
+            }
+            // Viewers have been notified by the events above.
+            SessionEvent::Phase(phase) => {
+                self.history.send_if_modified(|history| {
+                    history.phase = *phase;
+                    false
+                });
+            }
+            SessionEvent::NotStarted
+            | SessionEvent::Started { .. }
+            | SessionEvent::Slept
+            | SessionEvent::Warmed { .. }
+            | SessionEvent::FileRead { .. }
+            | SessionEvent::Archived { .. } => {}
+            // It may be in the archive from now on.
+            SessionEvent::Ended(_) => self.changes.tell(),
+        }
+    }
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(())))
+    }
+}
+
+impl Changes {
+    pub(crate) fn tell(&self) {
+        self.0.send_replace(());
+    }
+
+    pub(crate) fn listen(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
+    }
+}
