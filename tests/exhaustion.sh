@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# One caller with a token tries everything that could exhaust a server which has 256 MB, while another works.
+# One caller with a token tries everything that could exhaust a server with 256 MB, while another caller works.
 #
 #   tests/exhaustion.sh [--write] [SECONDS] [ATTACK...]
 #
-# SECONDS are for each attack, 60 if left out; all attacks if none is named. --write puts the figures into
+# SECONDS is the time of each attack, 60 by default. ATTACK names attacks, all by default. --write puts the figures into
 # docs/reliability.md.
 #
-# LLM_SANDBOX_BIN names another program than the release build. Prints for each attack what the other caller
-# had of the server and what the server's memory was. Exit code 0: nothing of the other's failed, the server
-# stayed under 160 MB (a release build) and was back at what it had idle, and 32 MB, within 30 s.
+# LLM_SANDBOX_BIN names another program than the release build. Prints for each attack the rounds and waiting times of
+# the other caller, and the server's memory. Exit code 0: no request of the other caller failed, the server stayed under
+# 160 MB (a release build), and within 30 s its memory was at most 32 MB above its idle memory.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts of the tests share: what they say, what they install, what they count. Each sources it
-# first, and has `set -euo pipefail` of its own.
+# Functions that the test scripts share: messages, installation, counting. Each script sources this file first, and sets
+# `set -euo pipefail` itself.
 
 unset CDPATH # which makes `cd` print
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -13,7 +13,7 @@ die() {
     exit 2
 }
 have() { command -v "$1" >/dev/null 2>&1; }
-# The comment at the head of the script that is run.
+# Prints the comment at the head of the script that is run.
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$script"; }
 
 # A sourced file sees the arguments of its script.
@@ -24,7 +24,7 @@ case ${1:-} in
         ;;
 esac
 
-# unset_settings [name to keep]...: the caller's settings of a server would be taken for the tests' own.
+# unset_settings [name to keep]...: removes the caller's settings of a server, which would apply to the tests.
 unset_settings() {
     local name
     for name in "${!SANDBOX_@}"; do
@@ -36,7 +36,7 @@ unset_settings() {
 
 may_install() { [ "$(id -u)" = 0 ] && have apt-get; }
 
-# install_packages <Debian package>...: false where that cannot be.
+# install_packages <Debian package>...: false if that is impossible.
 install_packages() {
     may_install || return 1
     step "installing $*"
@@ -52,12 +52,12 @@ need_packages() {
     install_packages "$@" || die "$missing is missing, and $* cannot be installed."
 }
 
-# npm_ci <folder> <what for> [function that finishes it]: the stamp is written last, so what was not
-# finished is made again.
+# npm_ci <folder> <what for> [function that finishes it]: the stamp is written last, so an unfinished installation is
+# repeated.
 npm_ci() {
     if is_installed "$1"; then return; fi
     step "$2, npm ci"
-    # Some packages ask for a newer Node than those parts of them need that are used here.
+    # Some packages ask for a newer Node than the parts of them that are used here need.
     (cd "$1" && npm ci --loglevel=error --engine-strict=false >/dev/null)
     "${3:-true}"
     cp "$1/package-lock.json" "$1/node_modules/.stamp"
@@ -79,7 +79,7 @@ find_server() {
     (cd "$root" && cargo build --workspace --all-features --locked)
 }
 
-# prepare_server [program]: the same, with an engine and an image that the doctor is content with.
+# prepare_server [program]: like find_server, and prepares an engine and an image that pass the doctor's checks.
 prepare_server() {
     find_server "$@"
     if [ "${SANDBOX_ENGINE:-docker}" != docker ]; then
@@ -91,7 +91,7 @@ prepare_server() {
     fi
 }
 
-# prepare_release: sets `binary` to a release build, or to what LLM_SANDBOX_BIN names, with its image.
+# prepare_release: sets `binary` to a release build, or to the program that LLM_SANDBOX_BIN names, with its image.
 prepare_release() {
     binary=${LLM_SANDBOX_BIN:-}
     if [ -z "$binary" ]; then
@@ -102,7 +102,8 @@ prepare_release() {
     "$binary" image build --if-needed
 }
 
-# check <what holds> <command>...: writes a line to the results in `scratch`. What the command says is shown if it fails.
+# check <what holds> <command>...: writes a line to the results in `scratch`. The output of the command is shown if it
+# fails.
 check() {
     local what=$1
     shift
@@ -114,7 +115,7 @@ check() {
     fi
 }
 
-# tally <file with a line for each check>: counts them; false if one failed or there was none.
+# tally <file with a line for each check>: counts them; false if one failed or there is none.
 tally() {
     local passed failed
     passed=$(grep -c '^ok ' "$1" || true)

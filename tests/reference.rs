@@ -1,11 +1,11 @@
-//! Documents of which the program knows more than anybody: they are written from it, and compared here.
+//! Documents with generated parts: they are written from the program, and compared with it here.
 //!
 //! ```sh
 //! UPDATE_DOCS=1 cargo test --all-features --test reference     # writes them
 //! ```
 //!
-//! What stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page is ours; the rest of the page is
-//! people's. And no link between pages may lead nowhere.
+//! The text between `<!-- generated: NAME -->` and `<!-- end -->` in a page is generated; the rest is written by hand.
+//! All links between pages must work.
 
 use std::{
     collections::BTreeSet,
@@ -24,17 +24,17 @@ use llm_sandbox::config::table::{Form, GROUPS, Row};
 use serde_json::{Value, json};
 use support::{binary, root};
 
-/// Longest that the program may take for an answer. It only ends what hangs.
+/// The longest that the program may take for an answer. It only ends programs that hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Widest line of what is wrapped, in characters.
+/// The width of wrapped lines, in characters.
 const WIDTH: usize = 104;
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Compares a file with what it should be, or writes that.
+/// Compares a file with the wanted text, or writes that.
 #[track_caller]
 fn settle(path: &str, wanted: &str) {
     if read(path) == wanted {
@@ -47,7 +47,7 @@ fn settle(path: &str, wanted: &str) {
     fs::write(root().join(path), wanted).expect("written");
 }
 
-/// The same for the part of a page that has this name.
+/// Compares the generated part of a page with the wanted text, or writes that.
 #[track_caller]
 fn settle_part(path: &str, name: &str, text: &str) {
     let (begin, end) = (format!("<!-- generated: {name} -->\n"), "<!-- end -->");
@@ -57,7 +57,7 @@ fn settle_part(path: &str, name: &str, text: &str) {
     settle(path, &format!("{before}{begin}\n{}\n\n{end}{after}", text.trim()));
 }
 
-/// The program as a fresh user has it.
+/// The program as a new user has it, without settings.
 fn program(folder: &Path) -> Command {
     let mut program = Command::new(binary());
     for (name, _) in
@@ -71,10 +71,10 @@ fn program(folder: &Path) -> Command {
 
 // Settings.
 
-/// What a value looks like, as a sentence.
+/// The form of a value, as a sentence.
 fn form(form: &Form) -> String {
     let shown = form.to_string();
-    // The units are at the head of the page.
+    // The head of the page explains the units.
     let shown = shown.split(", written").next().expect("the first part");
     let sentence = match form.unit() {
         Some(unit) => format!("{unit}: {shown}."),
@@ -109,7 +109,7 @@ fn the_page_of_settings_is_the_table() {
     settle_part("docs/settings.md", "settings", &text);
 }
 
-/// Lines of at most [`WIDTH`] characters that begin with this.
+/// Wraps a text into lines of at most [`WIDTH`] characters; each begins with `begin`.
 fn wrapped(text: &str, begin: &str) -> String {
     let mut lines = vec![begin.to_owned()];
     for word in text.split(' ') {
@@ -176,7 +176,7 @@ fn narrow(line: &str) -> String {
     format!("{name}{}", lines.strip_prefix(&indent).unwrap_or(&lines))
 }
 
-/// What the program says of a command and of those below it.
+/// The help of a command and of its subcommands.
 fn help(folder: &Path, command: &[String], text: &mut String) {
     let output = program(folder).args(command).arg("--help").output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
@@ -207,7 +207,7 @@ fn the_page_of_commands_is_what_the_program_says() {
 
 // Tools.
 
-/// What a server over standard input and output says of its tools.
+/// The tools that a server lists over standard input and output.
 fn tools() -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = program(folder.path())
@@ -249,12 +249,12 @@ fn tools() -> Vec<Value> {
     answer["result"]["tools"].as_array().expect("a list").clone()
 }
 
-/// Text for a cell of a table.
+/// A text for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
 }
 
-/// A type, and its bounds.
+/// A type and its bounds.
 fn kind(schema: &Value) -> String {
     let mut kind = schema["type"].as_str().expect("a type").to_owned();
     if let Some(item) = schema["items"]["type"].as_str() {
@@ -289,7 +289,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A row for each property, and for each of those of objects and lists below it.
+/// A row for each property, and for each property of objects and lists below it.
 fn properties(schema: &Value, prefix: &str, optional: &str, text: &mut String) {
     let required: Vec<_> = schema["required"].as_array().into_iter().flatten().collect();
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -347,7 +347,7 @@ fn the_figures_in_the_pages_are_those_that_were_measured() {
 
 // Links.
 
-/// All files of ours below a folder whose names end so.
+/// All files of this project below a folder whose names have this ending.
 fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     const NOT_OURS: [&str; 6] = [".git", "target", "node_modules", ".venv", "out", "logs"];
     for entry in fs::read_dir(folder).expect("listed") {
@@ -361,7 +361,7 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A page without its code.
+/// A page without its blocks of code.
 fn prose(page: &str) -> String {
     let mut text = String::new();
     for (number, part) in page.split("\n```").enumerate() {
@@ -373,7 +373,7 @@ fn prose(page: &str) -> String {
     text
 }
 
-/// Where a page's links lead.
+/// The targets of a page's links.
 fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
@@ -411,7 +411,7 @@ fn resolved(path: &Path) -> PathBuf {
 #[test]
 fn links_between_pages_lead_somewhere() {
     if env::var_os("UPDATE_DOCS").is_some() {
-        // The pages are being written.
+        // The pages are being written at the same time.
         return;
     }
     let mut found = vec![];
@@ -447,7 +447,8 @@ fn the_first_page_is_one_page() {
     assert!(long.is_empty(), "{long:#?}");
 }
 
-/// A filter of nextest that names no test says nothing, so a test that is renamed would leave the gate unnoticed.
+/// Checks that the tests in nextest's profiles exist. A filter that matches no test causes no error, so a renamed test
+/// would silently leave the gate.
 #[test]
 fn every_test_that_a_profile_names_exists() {
     let profiles = read(".config/nextest.toml");
@@ -460,7 +461,7 @@ fn every_test_that_a_profile_names_exists() {
         files(&root().join("tests").join(folder), "rs", &mut sources);
     }
     let sources: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    // A name alone on its line is that of one test; others may be the beginning of several.
+    // A name alone on its line is the name of one test; others can be the beginning of several names.
     let whole: BTreeSet<_> =
         profiles.lines().map(|line| line.trim().trim_start_matches("| ")).collect();
     let is_there = |name: &str| {

@@ -54,7 +54,7 @@ run_stage() {
         if [ "$ended" = 0 ] || [ "$ended" = 77 ]; then break; fi
     done
     stages+=("$name|$((SECONDS - began))")
-    # The usual code of what is skipped because a program is missing.
+    # The usual exit code of a stage that is skipped because a program is missing.
     if [ "$ended" = 77 ]; then
         skipped+=("$name")
         ended=0
@@ -62,14 +62,14 @@ run_stage() {
     if [ "$ended" = 0 ] && [ "$try" -gt 1 ]; then again+=("$name"); fi
     if [ "$ended" != 0 ]; then
         name="$name (exit code $ended)"
-        # A function means nothing outside this script.
+        # The name of a function is of no use outside this script.
         if [ "$(type -t "$1")" = file ]; then name="$name; to run it again: $*"; fi
         failed+=("$name")
     fi
 }
 # A stage after whose failure the run goes on. The run fails at its end.
 stage() { run_stage 2 "$@"; }
-# The same without a second attempt, which would show nothing, or which the command makes itself.
+# A stage without a second attempt, which would show nothing, or which the command makes itself.
 stage_once() { run_stage 1 "$@"; }
 # A stage that all later stages need.
 need() {
@@ -127,7 +127,7 @@ build() {
 with_runtime=(env "SANDBOX_RUNTIME_DIR=$runtime")
 
 # Docker's engine, gVisor for the drills on it, and the sandbox image. These wait for disks and networks, so they run
-# beside the build; what they print comes when they are waited for.
+# beside the build; their output is printed when the script waits for them.
 host() { sandbox-image/prepare-host.sh --gvisor; }
 image() {
     local before after left
@@ -162,14 +162,14 @@ run_tests() {
     local profile=$1 code=0
     shift
     rm -f "target/nextest/$profile/junit.xml"
-    # Tests of the settings file have one of their own.
+    # Tests of the settings file set this variable themselves.
     env -u SANDBOX_ENV_FILE \
         cargo nextest run --workspace --all-features --locked --profile "$profile" "$@" || code=$?
     python3 tests/second_attempts.py "target/nextest/$profile/junit.xml" || code=1
     return "$code"
 }
 two_servers() { TEST_REPLICAS=1 run_tests replicas; }
-# Unit tests have modules of these names as well, and need no engine; nor do some drills.
+# Unit tests have modules of these names as well, and need no engine; some drills need none either.
 without_engines='not (binary(drills) | binary(alone) | (kind(test) & test(/::docker/)))
     | (binary(drills) & test(/embedded::|::the_(snippets|cells)_are_what/))'
 
@@ -255,7 +255,7 @@ full() {
     docker_stage 'no container is left' no_containers_left
 }
 
-# As at a first start: neither the program nor the runtime is there.
+# Runs a command as on a first start: neither the program nor the runtime exists.
 from_nothing() { CARGO_TARGET_DIR=$nothing/target SANDBOX_RUNTIME_DIR=$nothing/runtime "$@"; }
 
 quick() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Thousands of mixed calls, good and hostile, over ten sessions of one real server on containers. Prints
-# calls, answers by code, the server's memory and descriptors over time, and what was left behind.
+# Thousands of mixed calls, good and hostile, over ten sessions of one real server on containers. Prints calls, answers
+# by code, the server's memory and descriptors over time, and leftovers.
 #
 #   tests/soak.sh [MINUTES]          5 if omitted; SOAK_SEED repeats a run's choices
 #   tests/soak.sh --http [MINUTES]   the same with fifty callers of five principals over HTTP

@@ -1,5 +1,5 @@
-//! Sandboxes in memory whose agents do what a test tells them: at the other end of the stream there
-//! is a script, and the session's name chooses it.
+//! Sandboxes in memory whose agents do what a test orders: a script is at the other end of the stream, chosen by the
+//! session's name.
 
 #![expect(missing_docs, clippy::unwrap_used, reason = "the names say it, and a test may panic")]
 
@@ -43,10 +43,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Longest that anything in these tests may take.
+/// The longest that anything in these tests can take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Deadlines that a test can wait for, and that an honest agent keeps on a machine with four times as many busy
+/// Deadlines that a test can wait for, and that an honest agent meets even on a machine with four times as many busy
 /// processes as processors.
 pub const TIMING: Timing = Timing {
     hello: Duration::from_secs(10),
@@ -54,10 +54,10 @@ pub const TIMING: Timing = Timing {
     silence: Duration::from_secs(10),
 };
 
-/// What an honest agent prints in every run.
+/// The output of every run of an honest agent.
 pub const PRINTED: &[u8] = b"honest\n";
 
-/// The stamp of the one file that an honest agent has; it has as many bytes as [`PRINTED`].
+/// The stamp of the only file of an honest agent; its size is that of [`PRINTED`].
 pub const STAMP: Stamp = Stamp { ino: 1, size: 7, mtime_ns: 3, ctime_ns: 4 };
 
 type Script = Arc<dyn Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync>;
@@ -65,12 +65,12 @@ type Script = Arc<dyn Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync>;
 /// The agent's end of a stream.
 pub struct Agent {
     stream: DuplexStream,
-    /// Bytes that the server took or that wait for it in the stream.
+    /// Bytes that the server has taken or that wait for it in the stream.
     pub sent: u64,
     cast: Arc<Shared>,
 }
 
-/// A request as it came.
+/// A request of the server.
 pub struct Asked {
     pub call: u32,
     pub kind: Kind,
@@ -78,7 +78,8 @@ pub struct Asked {
 }
 
 impl Agent {
-    /// The next request but for pings, which are answered; `None` when the server has gone.
+    /// The next request other than pings and warm-ups, which are answered; `None` when the server has closed the
+    /// stream.
     pub async fn asked(&mut self) -> Option<Asked> {
         loop {
             let asked = self.any_asked().await?;
@@ -101,14 +102,14 @@ impl Agent {
         Some(Asked { call, kind, head: rest })
     }
 
-    /// Sends bytes as they are, in vain if the server has gone. Whether it took them.
+    /// Sends bytes unchanged; returns false if the server has closed the stream.
     pub async fn raw(&mut self, bytes: &[u8]) -> bool {
         let sent = self.stream.write_all(bytes).await.is_ok();
         self.sent += if sent { bytes.len() as u64 } else { 0 };
         sent
     }
 
-    /// Sends a frame whose head may be anything.
+    /// Sends a frame with any head.
     pub async fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[u8]) -> bool {
         self.raw(&frame(call, kind, head, body)).await
     }
@@ -118,7 +119,7 @@ impl Agent {
         self.send(call, Kind::Reply, &serde_json::to_vec(head).unwrap(), body).await;
     }
 
-    /// Answers the server's hello as it should, and says nothing before.
+    /// Answers the server's hello correctly, and sends nothing before.
     pub async fn hello(&mut self) {
         match self.any_asked().await {
             Some(asked) => assert_eq!((asked.call, asked.kind), (0, Kind::Hello)),
@@ -128,7 +129,7 @@ impl Agent {
         self.send(0, Kind::Hello, &serde_json::to_vec(&hello).unwrap(), b"").await;
     }
 
-    /// Answers a request as it should.
+    /// Answers a request correctly.
     pub async fn honestly(&mut self, asked: &Asked) {
         match asked.kind {
             Kind::Run => {
@@ -171,13 +172,13 @@ impl Agent {
         }
     }
 
-    /// There is no fork server here.
+    /// Answers a warm-up: there is no fork server here.
     async fn warm(&mut self, call: u32) {
         let done = WarmDone { ready: false, problems: vec![], went_on: None };
         self.reply(call, &done, b"").await;
     }
 
-    /// Answers whatever comes, for as long as somebody asks.
+    /// Answers all requests honestly until the server closes the stream.
     pub async fn honest(mut self) {
         self.hello().await;
         while let Some(asked) = self.asked().await {
@@ -185,13 +186,13 @@ impl Agent {
         }
     }
 
-    /// Says hello, and then nothing, until the server has gone.
+    /// Says hello, and then nothing, until the server closes the stream.
     pub async fn deaf(mut self) {
         self.hello().await;
         while self.any_asked().await.is_some() {}
     }
 
-    /// Tells the test how much was sent.
+    /// Reports to the test how many bytes were sent.
     pub fn confess(&self) {
         self.cast.sent.store(usize::try_from(self.sent).unwrap(), Ordering::SeqCst);
     }
@@ -204,7 +205,7 @@ pub fn frame(call: u32, kind: Kind, head: &[u8], body: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// An honest answer to a run that printed this.
+/// An honest answer to a run with this output.
 pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
     let total = stdout.len() as u64;
     let done = RunDone {
@@ -224,7 +225,7 @@ pub fn run_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
     (done, stdout.to_vec())
 }
 
-/// The same of a cell, whose value is what it printed.
+/// An honest answer to a cell with this output, which is also its value.
 pub fn cell_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
     let (done, body) = run_done(stdout);
     let cell = CellDone {
@@ -240,14 +241,14 @@ pub fn cell_done(stdout: &[u8]) -> (RunDone, Vec<u8>) {
     (RunDone { cell: Some(cell), ..done }, [&body[..], stdout].concat())
 }
 
-/// So many variables.
+/// The contents of a workspace with this number of variables.
 pub fn contents(variables: usize) -> Vec<u8> {
     let variable = |n| Variable { name: format!("x{n}"), summary: "int".into() };
     let variables = (0..variables).map(variable).collect();
     serde_json::to_vec(&Contents { variables, ..Contents::default() }).unwrap()
 }
 
-/// So many variables that came along.
+/// The list of this number of variables that were exported or imported.
 pub fn carried(variables: usize) -> Vec<u8> {
     let variables = (0..variables).map(|n| format!("x{n}")).collect();
     serde_json::to_vec(&Carried { variables, ..Carried::default() }).unwrap()
@@ -260,7 +261,7 @@ pub fn page<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
     serde_json::to_vec(&entries).unwrap()
 }
 
-/// Starts agents. Those without a script are honest.
+/// A backend that starts agents. Those without a script are honest.
 #[derive(Clone, Default)]
 pub struct Cast {
     scripts: HashMap<SessionId, Script>,
@@ -269,7 +270,7 @@ pub struct Cast {
 
 #[derive(Default)]
 struct Shared {
-    /// Sandboxes by number, each with what removes it.
+    /// The running sandboxes by number, each with the token that removes it.
     live: Mutex<HashMap<usize, CancellationToken>>,
     next: AtomicUsize,
     sent: AtomicUsize,
@@ -282,7 +283,7 @@ impl fmt::Debug for Cast {
 }
 
 impl Cast {
-    /// The agent of a session follows this script.
+    /// Makes the agent of a session follow this script.
     #[must_use]
     pub fn with<F>(
         mut self,
@@ -297,23 +298,23 @@ impl Cast {
         self
     }
 
-    /// Sandboxes that there are.
+    /// The number of running sandboxes.
     pub fn live(&self) -> usize {
         self.shared.live.lock().unwrap().len()
     }
 
-    /// What an agent [confessed](Agent::confess) last.
+    /// The number that an agent [confessed](Agent::confess) last.
     pub fn sent(&self) -> usize {
         self.shared.sent.load(Ordering::SeqCst)
     }
 
-    /// A registry of at most so many sessions whose sandboxes these are.
+    /// A registry for at most `max_sessions` sessions with these sandboxes.
     pub fn sessions(&self, max_sessions: usize) -> Sessions {
         let config = Config { max_sessions, max_hibernated: 0, ..Config::default() };
         Sessions::with_timing(config, Arc::new(self.clone()), TIMING)
     }
 
-    /// The same with an archive in this folder.
+    /// A registry for four sessions with an archive in this folder.
     pub fn archived_in(&self, folder: &std::path::Path) -> Sessions {
         let archive = Some(folder.to_str().expect("UTF-8").to_owned());
         let config = Config { max_sessions: 4, max_hibernated: 0, archive, ..Config::default() };
@@ -321,7 +322,7 @@ impl Cast {
         Sessions::with_archive(config, Arc::new(self.clone()), TIMING, archive)
     }
 
-    /// Waits until there are only so many sandboxes.
+    /// Waits until exactly `count` sandboxes are left.
     pub async fn only(&self, count: usize) {
         until("the other sandboxes are gone", || self.live() == count).await;
     }
@@ -392,7 +393,7 @@ impl Diagnosable for Cast {
         async { None }.boxed()
     }
 
-    /// In the words of the backend that people meet.
+    /// Uses the words of the Docker backend.
     fn no_greeting(&self, fault: Greeting, detail: &str) -> BackendError {
         Docker::new("llm-sandbox:latest", None).no_greeting(fault, detail)
     }
@@ -403,7 +404,7 @@ pub fn id(session: &str) -> SessionId {
     session.parse().unwrap()
 }
 
-/// A program; what it is makes no difference to an agent in memory.
+/// A program; the agents in memory do not look at its code.
 pub fn program() -> Program {
     Program {
         language: RuntimeName::PYTHON,
@@ -416,7 +417,7 @@ pub fn program() -> Program {
     }
 }
 
-/// The same as a cell.
+/// The same program as a cell.
 pub fn cell() -> Program {
     Program { cell: true, ..program() }
 }
@@ -424,24 +425,24 @@ pub fn cell() -> Program {
 /// Runs a cell in a session of this name.
 ///
 /// # Errors
-/// What the session answers instead of a report.
+/// If the session returns an error.
 pub async fn run_cell(sessions: &Sessions, session: &str) -> Result<RunReport> {
     soon(sessions.run(Some(id(session)), cell())).await.1
 }
 
-/// Looks at the workspace of a session.
+/// Inspects the workspace of a session.
 ///
 /// # Errors
-/// What the session answers instead.
+/// If the session returns an error.
 pub async fn inspect(sessions: &Sessions, session: &str) -> Result<Option<Inspected>> {
     let inspect = Inspect { language: RuntimeName::PYTHON };
     soon(sessions.perform(&id(session), inspect)).await
 }
 
-/// Takes a cell of a session back.
+/// Undoes one cell of a session.
 ///
 /// # Errors
-/// What the session answers instead.
+/// If the session returns an error.
 pub async fn undo(sessions: &Sessions, session: &str) -> Result<ResetDone> {
     let reset = Reset { language: RuntimeName::PYTHON, undo: Some(1), files: false };
     soon(sessions.perform(&id(session), reset)).await
@@ -450,7 +451,7 @@ pub async fn undo(sessions: &Sessions, session: &str) -> Result<ResetDone> {
 /// Runs a program in a session of this name.
 ///
 /// # Errors
-/// What the session answers instead of a report.
+/// If the session returns an error.
 pub async fn run(sessions: &Sessions, session: &str) -> Result<RunReport> {
     soon(sessions.run(Some(id(session)), program())).await.1
 }
@@ -472,7 +473,7 @@ pub async fn use_all_of(sessions: &Sessions, session: &str) {
 /// Uploads a file of several pieces.
 ///
 /// # Errors
-/// What the session answers instead of taking it.
+/// If the session returns an error.
 pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
     sessions
         .perform_or_create(
@@ -488,10 +489,10 @@ pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Opens the file that an honest agent has.
+/// Opens the file of an honest agent.
 ///
 /// # Errors
-/// What the session answers instead of a reader.
+/// If the session returns an error.
 pub async fn open(sessions: &Sessions, session: &str) -> Result<FileReader> {
     soon(sessions.perform(&id(session), Open { path: made() })).await
 }
@@ -500,12 +501,12 @@ fn made() -> DataPath {
     DataPath::relative("made.csv").unwrap()
 }
 
-/// Waits for what must come.
+/// Waits for `what`, for at most [`PATIENCE`].
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(PATIENCE, what).await.expect("in time")
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waited = timeout(PATIENCE, async {
         while !holds() {

@@ -1,5 +1,5 @@
-//! What one client can make a server hold, and that the others are served meanwhile. The drill in a
-//! container of 256 MB is `tests/exhaustion.sh`.
+//! Memory and connections that one client can occupy on a server, while others are served. The drill in a container
+//! with 256 MB is `tests/exhaustion.sh`.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use tokio::{
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "a:token-a,b:token-b");
 
-/// A message that takes hundreds of times its size once it is parsed.
+/// A message that needs hundreds of times its size in memory once it is parsed.
 fn bomb(id: u64, bytes: usize) -> String {
     let objects = r#"{"":0},"#.repeat(bytes / 7);
     let call = format!(r#""jsonrpc":"2.0","id":{id},"method":"tools/call""#);
     format!(r#"{{{call},"params":{{"name":"run_python","arguments":{{"code":[{objects}0]}}}}}}"#)
 }
 
-/// Resident memory of a process in bytes: now, and at the most so far.
+/// Resident memory of a process in bytes: now, and the peak.
 fn memory(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("is there");
     let field = |name: &str| -> u64 {
@@ -59,7 +59,7 @@ async fn a_message_with_far_too_much_structure_is_refused_unparsed_over_http() {
         let error: Value = serde_json::from_slice(&answer.body).expect("JSON");
         assert_eq!((answer.status, &error["error"]["code"]), (400, &json!(-32600)), "{error}");
     }
-    // Unparsed, it is in memory as it came; parsed, the longest would be two gigabytes.
+    // An unparsed message needs its own size; parsed, the longest would need two gigabytes.
     let grown = memory(web.process.id().expect("running")).1 - before;
     assert!(grown < 64_000_000, "{grown}");
 }
@@ -119,7 +119,7 @@ async fn a_file_of_the_upload_limit_is_in_memory_once() {
         json!({ "session_id": name("large"), "filename": "a", "content_base64": content });
     let uploaded = caller.call("upload_file", arguments).await.ok();
     assert_eq!(uploaded["size_bytes"], 48_000_000);
-    // 64 MB of message, and some for what is on its way to the sandbox.
+    // 64 MB of message, and room for the part that is on its way to the sandbox.
     let grown = memory(web.process.id().expect("running")).1 - before;
     assert!(grown < 90_000_000, "{grown}");
 }
@@ -153,7 +153,7 @@ async fn answers_that_strangers_do_not_read_hold_nobody_up() {
     }))
     .await;
     let caller = web.caller(Some("token-a"));
-    // Far less than the minute after which a client that does not read is given up.
+    // Far less than the minute after which the server closes the connection of a client that does not read.
     let served = timeout(Duration::from_secs(20), caller.run(&name("read"), "print(1)")).await;
     assert_eq!(served.expect("not held up")["stdout"], "1\n");
     drop(unread);
@@ -171,7 +171,7 @@ async fn bodies_that_never_end_cost_a_clients_share_and_leave_room_for_another_c
             .await
             .expect("in time")
             .expect("sent");
-        // Of most of them nothing more is taken.
+        // The server reads nothing more of most of these bodies.
         let _ = stream.try_write(&body);
         stream
     }))

@@ -1,5 +1,4 @@
-//! A caller that goes away in the middle of its call leaves a session that others can use, and
-//! nothing else.
+//! A caller that leaves in the middle of its call leaves a session that others can use, and nothing else.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,11 +8,10 @@ use llm_sandbox::sessions::{List, Sessions};
 use protocol::frame::Kind;
 use tokio_util::sync::CancellationToken;
 
-/// Sessions at most in these tests.
+/// The limit of sessions in these tests.
 const MOST: usize = 3;
 
-/// When an agent that takes its time has come to the point at which it waits, and whether it may go
-/// on.
+/// A point at which a slow agent waits: `reached` when it is there, `open` when it may go on.
 #[derive(Clone, Default)]
 struct Gate {
     reached: CancellationToken,
@@ -35,7 +33,7 @@ async fn leave_at(gate: &Gate, call: impl Future) {
     }
 }
 
-/// Nothing has leaked: all sessions are there to be opened, and no more.
+/// Checks that nothing has leaked: all sessions can be opened, and no more.
 async fn all_places_are_free(cast: &Cast, sessions: &Sessions) {
     cast.only(0).await;
     assert_eq!(sessions.count(), 0);
@@ -47,7 +45,7 @@ async fn all_places_are_free(cast: &Cast, sessions: &Sessions) {
     assert_eq!((cast.live(), sessions.count()), (0, 0));
 }
 
-/// An agent that waits at the gate with its first answer to a request of this kind.
+/// An agent that waits at the gate before it answers requests of this kind.
 fn slow_on(kind: Kind, gate: Gate) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync {
     move |mut agent| {
         let gate = gate.clone();
@@ -64,12 +62,12 @@ fn slow_on(kind: Kind, gate: Gate) -> impl Fn(Agent) -> BoxFuture<'static, ()> +
     }
 }
 
-/// A caller leaves a call that makes a request of this kind.
+/// Makes a call with a request of this kind, and drops it while the agent waits.
 async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
     let gate = Gate::default();
     let cast = Cast::default().with("left", slow_on(kind, gate.clone()));
     let sessions = cast.sessions(MOST);
-    // The session is there already, made by a call of another kind.
+    // A call of another kind has started the session.
     match kind {
         Kind::Run => upload(&sessions, "left").await.unwrap(),
         _ => drop(run(&sessions, "left").await.unwrap()),
@@ -78,7 +76,7 @@ async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
     assert_eq!(sessions.count(), 1, "the session is still there");
 
     gate.open.cancel();
-    // What was begun is finished all the same, and so a run may still be in progress.
+    // The agent finishes what it has begun, so a run can still be in progress.
     soon(async {
         while let Err(error) = run(&sessions, "left").await {
             assert_eq!(error.code(), "session_busy");
@@ -118,11 +116,11 @@ async fn a_reader_that_is_dropped_in_mid_file_leaves_a_link_that_works() {
     let cast = Cast::default().with("left", slow_on(Kind::Get, gate.clone()));
     let sessions = cast.sessions(MOST);
     run(&sessions, "left").await.unwrap();
-    // Opening asks for the stamp, so the gate stands before that; the reader finds it open.
+    // Opening also sends a Get for the stamp, so the gate is opened before it, and stays open for the reader.
     gate.open.cancel();
     let reader = open(&sessions, "left").await.unwrap();
     for _ in 0..100 {
-        // Polled once, which sends the request, and dropped.
+        // Polled once, which sends the request, and then dropped.
         assert!(reader.read().now_or_never().is_none_or(|read| read.is_ok()));
     }
     use_all_of(&sessions, "left").await;
@@ -168,7 +166,7 @@ async fn sessions_that_never_start_and_whose_callers_left_give_their_places_back
     }
     let sessions = cast.sessions(MOST);
     for n in 0..MOST {
-        // Polled once, which asks for the session, and dropped.
+        // Polled once, which requests the session, and then dropped.
         assert!(run(&sessions, &format!("left-{n}")).now_or_never().is_none());
     }
     assert_eq!(run(&sessions, "one-more").await.unwrap_err().code(), "max_sessions");
@@ -199,7 +197,7 @@ async fn a_sandbox_that_dies_when_its_caller_has_left_gives_its_place_back() {
 async fn a_caller_who_leaves_while_closing_closes_all_the_same() {
     let gate = Gate::default();
     let at_gate = gate.clone();
-    // Ends only when it is removed, so that closing takes a moment.
+    // The agent ends only when it is removed, so that closing takes a moment.
     let cast = Cast::default().with("left", move |mut agent: Agent| {
         let gate = at_gate.clone();
         async move {

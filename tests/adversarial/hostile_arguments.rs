@@ -1,7 +1,7 @@
-//! Hostile input, from both sides: arguments that callers send, and files that programs leave.
+//! Hostile input from both sides: arguments that callers send, and files that programs leave.
 //!
-//! The arguments are every value of a list in the place of every argument of every tool, taken from
-//! the tools' own schemas, so that a new tool or argument is tried as well.
+//! Every value of a list is tried in the place of every argument of every tool. Tools and arguments come from the
+//! tools' own schemas, so that new ones are tried as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ on_both! {
     whatever_a_program_leaves_is_listed_and_served_or_not_there,
 }
 
-/// Texts that are no name for a file.
+/// Texts that are not names of files.
 const BAD_NAMES: &[&str] = &[
     "",
     ".",
@@ -60,7 +60,7 @@ const BAD_NAMES: &[&str] = &[
     "https://192.0.2.1/a",
 ];
 
-/// Texts that look dangerous and are ordinary names, which lead to a file of exactly that name.
+/// Texts that look dangerous and are ordinary names: each is the name of exactly that file.
 const ODD_NAMES: &[&str] = &[
     "...",
     "..a",
@@ -70,11 +70,11 @@ const ODD_NAMES: &[&str] = &[
     "%252e%252e%252f",
     "%00",
     "%5c..",
-    // One dot leaders, full-width dots and slashes, a division slash: none of them is the real one.
+    // One dot leaders, full-width dots and slashes, a division slash: none of them is a real dot or slash.
     "\u{2024}\u{2024}\u{2215}up",
     "\u{ff0e}\u{ff0e}\u{ff0f}etc\u{ff0f}passwd",
     "\u{2215}etc\u{2215}passwd",
-    // Cyrillic, combining, joined, right to left, invisible.
+    // Cyrillic, combining, joined, right-to-left and invisible characters.
     "\u{441}\u{435}\u{455}\u{455}.csv",
     "e\u{301}.csv",
     "\u{1f468}\u{200d}\u{1f469}.png",
@@ -111,7 +111,7 @@ const ODD_NAMES: &[&str] = &[
     ".upload-1",
 ];
 
-/// What is not base64, whichever alphabet and padding it has.
+/// Texts that are not base64 in any alphabet or padding.
 const BAD_BASE64: &[&str] = &[
     "A",
     "A===",
@@ -132,7 +132,7 @@ const BAD_BASE64: &[&str] = &[
     "{\"a\":1}",
 ];
 
-/// A value, and what it is where it is a text.
+/// A value, and whether it is the name of a file.
 struct Hostile {
     value: Value,
     is_name: bool,
@@ -157,7 +157,7 @@ fn all_values() -> Vec<Hostile> {
     for _ in 0..100 {
         deep = json!([deep]);
     }
-    // More are refused unread, see exhaustion.rs.
+    // Messages with more keys are refused without being parsed, see exhaustion.rs.
     let wide: Map<_, _> = (0..600).map(|n| (format!("key {n}"), n.into())).collect();
     all.extend(
         [
@@ -184,17 +184,16 @@ fn all_values() -> Vec<Hostile> {
     all
 }
 
-/// Tools that start a session of a name that there is none of.
+/// Tools that start a session if there is none with the given name.
 const STARTS_SESSIONS: [&str; 4] = ["create_session", "execute_code", "run_python", "upload_file"];
 
-/// What a value in the place of an argument must lead to: an error of this code, or none of the
-/// argument's own.
+/// The result that a value must have as an argument: an error with this code, or none that concerns the argument.
 fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Option<&'static str> {
     let value = &hostile.value;
     if optional && value.is_null() {
         return None;
     }
-    // What says a number or a switch is one, and a number out of bounds is the nearest within them.
+    // A text that means a number or a switch is accepted, and a number out of bounds becomes the nearest bound.
     let says = |text: &str| text.trim().to_ascii_lowercase();
     let is_whole = |number: f64| number.fract() == 0.0;
     match argument {
@@ -203,7 +202,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
                 || value.as_str().is_some_and(|text| matches!(&*says(text), "true" | "false"));
             return (!fits).then_some("invalid_argument");
         }
-        // Too small a number is none, and as many cells are not there to be taken back.
+        // A number below 1 is invalid, and there are not as many cells to undo as the others ask for.
         "undo" => {
             let number = value.as_str().and_then(|text| says(text).parse().ok());
             let number = number.or(value.as_f64()).filter(|number| is_whole(*number));
@@ -221,7 +220,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     let Some(text) = value.as_str() else { return Some("invalid_argument") };
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     match argument {
-        // As if it was left out.
+        // An empty session_id counts as omitted.
         "session_id" if text.is_empty() => (!optional).then_some("invalid_argument"),
         "session_id" if text.len() > 64 || !text.bytes().all(allowed) => Some("invalid_session_id"),
         "session_id" if STARTS_SESSIONS.contains(&tool) => None,
@@ -229,7 +228,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
         "filename" => (!hostile.is_name).then_some("invalid_filename"),
         "path" => Some(if hostile.is_name { "not_found" } else { "invalid_path" }),
         "content_base64" => (!is_base64(text)).then_some("invalid_base64"),
-        // There is no run that an execution_id could name.
+        // No run has such an execution_id.
         "text" | "stdin" | "execution_id" => None,
         "local_path" => Some("invalid_path"),
         "run_id" => Some("not_found"),
@@ -241,7 +240,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     }
 }
 
-/// Whether a text is base64, wrapped or not, in either alphabet, with as much of its padding as it likes.
+/// Whether a text is base64: wrapped or not, in either alphabet, with any part of its padding.
 fn is_base64(text: &str) -> bool {
     let text = text.replace(['\r', '\n'], "").replace('-', "+").replace('_', "/");
     let text = text.strip_prefix("data:text/plain;base64,").unwrap_or(&text);
@@ -251,7 +250,7 @@ fn is_base64(text: &str) -> bool {
         && STANDARD.decode(content.to_owned() + &"=".repeat(missing)).is_ok()
 }
 
-/// Codes that docs/tools.md documents.
+/// The codes that docs/tools.md documents.
 fn documented_codes() -> BTreeSet<&'static str> {
     let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tools.md"));
     let table = page.split("\n## Errors\n").nth(1).and_then(|rest| rest.split("\n## ").next());
@@ -282,7 +281,7 @@ fn assert_refused(answer: &Answer, code: &str, about: &str, documented: &BTreeSe
     assert!(message.contains(subject), "{message:?} does not say that it is about {subject}");
 }
 
-/// All that a tool needs, and right.
+/// Valid values for all required arguments of a tool.
 fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String, Value> {
     let good = |argument: &str| match argument {
         "session_id" => json!(session),
@@ -297,7 +296,7 @@ fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String,
     let names = required.iter().filter_map(Value::as_str);
     let mut all: Map<_, _> = names.map(|name| (name.to_owned(), good(name))).collect();
     if all.contains_key("filename") {
-        // Without a content an address would be returned and nothing written.
+        // Without content the tool would return an address and write nothing.
         all.insert("content_base64".to_owned(), good("content_base64"));
     }
     all
@@ -306,7 +305,7 @@ fn good_arguments(required: &[Value], session: &str, run: &Value) -> Map<String,
 async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let roots = folder.path().to_str().expect("UTF-8");
-    // Where there is one, local_path is an argument, too.
+    // The tool has the argument local_path only if the server has upload roots.
     let server = Server::start_with(on, &[("SANDBOX_UPLOAD_ROOTS", roots)]).await;
     let id = name("hostile");
     server.upload(&id, "kept.csv", b"kept").await.ok();
@@ -347,7 +346,7 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
             let optional = !required.contains(&json!(argument));
             for hostile in all_values() {
                 let code = expected(tool, argument, optional, &hostile);
-                // A sandbox or a program for each that is taken would show nothing new.
+                // Valid values of these arguments would start a sandbox or a program each, and show nothing new.
                 let is_for_real = matches!(&**argument, "session_id" | "code" | "files")
                     || matches!(tool, "create_session" | "execute_code" | "reset_workspace");
                 let taken = code.is_none() && is_for_real;
@@ -359,7 +358,7 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                     arguments.entry("session_id").or_insert(json!(id));
                 }
                 if matches!(&**argument, "text" | "local_path") {
-                    // Instead of the other content, not beside it.
+                    // The tool accepts only one kind of content.
                     arguments.remove("content_base64");
                 }
                 arguments.insert(argument.clone(), hostile.value.clone());
@@ -370,7 +369,7 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                     continue;
                 }
                 let used = if answer.raw["isError"] == true {
-                    // There already, from an earlier value of another argument.
+                    // An earlier value of another argument has created the file.
                     assert_refused(&answer, "file_exists", "", &documented);
                     continue;
                 } else {
@@ -400,7 +399,7 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
     only_names_of_files_lead_to_files(&server, &id, &files).await;
 }
 
-/// The same texts as addresses, every byte encoded.
+/// Requests the same texts in URLs, with every byte encoded.
 async fn only_names_of_files_lead_to_files(server: &Server, id: &str, files: &BTreeSet<String>) {
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
     let template = listed["download_url_template"].as_str().expect("a URL");
@@ -461,7 +460,7 @@ async fn a_request_that_is_no_json_is_answered_all_the_same(on: On) {
 }
 
 async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
-    // Where nothing limits their number there are twice as many as containers may have.
+    // Plain processes have no limit of files, so the test writes more than containers may have.
     let (count, most) = if on == On::Local { (20_000, 20_000) } else { (16_000, 16_383) };
     let server = Server::start(on).await;
     let id = name("many");
@@ -481,7 +480,7 @@ async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
         return;
     }
 
-    // Names as long as can be, in a script that JSON could escape.
+    // Names of the maximum length, written in a script with characters that JSON could escape.
     let code = "import os\nfor n in range(16_000):\n    os.remove(f'{n:05}')\n    \
                 open(f'{n:05}' + '\\u00e9' * 125, 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
@@ -492,7 +491,7 @@ async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
     assert_eq!(page(total - 1).await["artifacts"].as_array().map(Vec::len), Some(1));
     assert_eq!(listed["artifacts"][0]["filename"].as_str().map(str::len), Some(255));
 
-    // Names that nobody can ask for. They are not listed, but cannot hide that there is more.
+    // Names that no caller can ask for. They are not listed, but the listing must still say that there is more.
     let code = "import os\nfor name in os.listdir(): os.remove(name)\n\
                 for n in range(15_000): open(f'{n:05}' + '\\x01' * 250, 'w')\nopen('zzz', 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
@@ -502,11 +501,11 @@ async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
 }
 
 async fn a_file_that_is_replaced_while_it_is_read_is_one_version_or_an_error(on: On) {
-    // As long as an answer is waited for.
+    // The timeout of runs is as long as the test waits for an answer.
     let server = Server::start_with(on, &[("SANDBOX_EXEC_TIMEOUT_S", "90")]).await;
     let id = name("replaced");
-    // Replaced as careful programs do; grown and cut short; and swapped for links to what is not ours, as a
-    // file and as a folder on the way.
+    // Replaced as careful programs do; grown and truncated; and exchanged for links to files outside, as a file and as
+    // a folder on the path.
     let code = r"
 import os
 os.makedirs('folder')
@@ -562,7 +561,7 @@ print(turn > 10)";
     assert_eq!(run["stdout"], "True\n", "{run}");
 }
 
-/// Leaves everything that a folder can hold.
+/// Creates every kind of entry that a folder can have.
 const ODD_FILES: &str = r"
 import os, socket
 open('plain', 'w').write('plain')
@@ -591,7 +590,7 @@ os.chdir(here)
 ";
 
 async fn whatever_a_program_leaves_is_listed_and_served_or_not_there() {
-    // Open to whoever asks, so that every path can be asked for.
+    // A server without tokens, so that every path can be requested.
     let web = Web::start(On::Docker, &[]).await;
     let caller = web.caller(None);
     let id = name("artifacts");
@@ -696,7 +695,7 @@ async fn links_and_special_files_are_not(caller: &Caller, id: &str) {
     }
 }
 
-/// What stands in the way itself may be replaced.
+/// Uploads through these entries are refused; entries that are not folders can be replaced themselves.
 async fn nothing_is_written_through_them(caller: &Caller, id: &str) {
     for path in [
         "to-root/tmp/a",

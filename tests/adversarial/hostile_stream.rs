@@ -1,6 +1,6 @@
-//! Sessions whose agents answer with almost the right bytes. The decoder by itself is tested, and
-//! fuzzed, beside its crate (`crates/protocol/fuzz`); here the whole way of an answer is, from
-//! the stream to the caller. The same inputs every time.
+//! Sessions whose agents send almost correct bytes. The decoder by itself is tested, and fuzzed, beside its crate
+//! (`crates/protocol/fuzz`); these tests cover the whole way of an answer from the stream to the caller. The inputs are
+//! the same in every run.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -23,7 +23,7 @@ use protocol::{
 use serde::Serialize;
 use tokio::join;
 
-/// How many streams are tried.
+/// The number of streams to try.
 const INPUTS: usize = 3_000;
 
 /// Honest answers, each to be changed and mixed with the others.
@@ -41,7 +41,7 @@ fn answers(calls: [u32; 3]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Waits for one call of each kind, answers all of them in one changed stream, and ends.
+/// An agent that waits for one call of each kind, answers all of them in one changed stream, and ends.
 async fn answer(mut agent: Agent, changes: Vec<Change>) {
     agent.hello().await;
     let mut calls = [0; 3];
@@ -61,7 +61,7 @@ async fn answer(mut agent: Agent, changes: Vec<Change>) {
     agent.raw(&bytes).await;
 }
 
-/// Whether the call was answered; if not, the session's end is the only reason there may be.
+/// Whether the call was answered; otherwise the error must be the end of the session.
 fn answered<T>(result: Result<T>) -> bool {
     match result {
         Ok(_) => true,
@@ -76,7 +76,7 @@ fn answered<T>(result: Result<T>) -> bool {
 async fn almost_right_answers_are_taken_or_end_their_session() {
     let config = Config { rng_seed: RngSeed::Fixed(0), ..Config::default() };
     let mut runner = TestRunner::new(config);
-    // Ids that the first calls of a session have.
+    // The ids of a session's first calls.
     let changes = vec(any_change(answers([1, 2, 3])), 0..4);
     let mut taken = 0;
     for _ in 0..INPUTS {
@@ -86,7 +86,7 @@ async fn almost_right_answers_are_taken_or_end_their_session() {
         let cast = Cast::default().with("liar", script);
         let sessions = cast.sessions(1);
         let liar = id("liar");
-        // The run comes first, and so makes the session.
+        // The run is the first call, so it starts the session.
         let calls = async {
             join!(run(&sessions, "liar"), sessions.perform(&liar, List), open(&sessions, "liar"))
         };
@@ -94,6 +94,6 @@ async fn almost_right_answers_are_taken_or_end_their_session() {
         taken += [answered(run), answered(list), answered(open)].iter().filter(|ok| **ok).count();
         until(&shown, || sessions.count() == 0 && cast.live() == 0).await;
     }
-    // Neither all of them nor none, or something else would have been tested.
+    // Some answers must be taken and some refused, or the test would show nothing.
     assert!((INPUTS / 2..INPUTS * 3).contains(&taken), "{taken} answers were taken");
 }

@@ -1,5 +1,5 @@
-//! An agent that lies costs its own session and nothing else: each lie is told to a session that has
-//! an honest one beside it, and after it everything is as it was before.
+//! An agent that lies costs its own session and nothing else: each lie is told to a session beside an honest one, and
+//! after it the server is in the same state as before.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -31,8 +31,8 @@ use protocol::{
 use serde_json::{Value, json};
 use tokio::{join, sync::watch, task::JoinSet};
 
-/// Does something with the session `liar`, whose agent follows the script, while the session
-/// `honest` is used. Returns what came of it, and whether the session was still there afterwards.
+/// Does something with the session `liar`, whose agent follows the script, while the session `honest` is used. Returns
+/// the result, and whether the session was still there afterwards.
 async fn beside_an_honest_one<T, F>(
     script: impl Fn(Agent) -> F + Send + Sync + 'static,
     act: impl AsyncFnOnce(&Sessions) -> T,
@@ -50,7 +50,7 @@ where
     if there {
         soon(sessions.close(&id("liar"))).await.unwrap();
     }
-    // Nothing is left of it: its place is free for another.
+    // The session leaves nothing: its place is free for another.
     cast.only(1).await;
     until("a place is free", || sessions.count() == 1).await;
     soon(async {
@@ -68,7 +68,7 @@ async fn run_liar(sessions: &Sessions) -> Result<RunReport, Error> {
     run(sessions, "liar").await
 }
 
-/// An agent that answers its first request like this, and later ones honestly.
+/// An agent that answers its first request with this lie, and later ones honestly.
 fn answering<F>(
     lie: impl Fn(Agent, Asked) -> F + Clone + Send + Sync + 'static,
 ) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync + 'static
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// What comes of a run that is answered with a head and a body.
+/// The result of a run that is answered with this head and body, and whether the session was still there.
 async fn run_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bool) {
     let (head, body) = (head.to_vec(), body.to_vec());
     let script = answering(move |mut agent, asked| {
@@ -101,7 +101,7 @@ async fn run_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bo
     beside_an_honest_one(script, run_liar).await
 }
 
-/// The same for an answer to be changed.
+/// The result of a run with a changed honest answer.
 async fn run_done_but(change: impl FnOnce(&mut RunDone)) -> (Result<RunReport, Error>, bool) {
     let (mut done, body) = run_done(PRINTED);
     change(&mut done);
@@ -156,8 +156,8 @@ async fn a_hello_that_is_none_makes_no_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_of_another_protocol_is_refused_at_once_with_the_command_that_rebuilds_its_image()
 {
-    // Up to protocol 3 agents spoke first; later ones answer a hello that they do not understand, and
-    // end. Neither waits for the server's.
+    // Agents up to protocol 3 spoke first; later ones answer a hello that they do not understand, and end. Neither kind
+    // waits for the server's hello.
     for (version, speaks_first) in [(3, true), (PROTOCOL_VERSION + 1, false)] {
         let script = move |mut agent: Agent| async move {
             if !speaks_first {
@@ -180,7 +180,7 @@ async fn an_agent_of_another_protocol_is_refused_at_once_with_the_command_that_r
 async fn whoever_hears_that_a_session_did_not_start_may_start_another_at_once() {
     let cast = Cast::default().with("liar", |agent| async { drop(agent) });
     let sessions = cast.sessions(1);
-    // All share one session at a time, so that it has many to tell.
+    // The callers share one session at a time, so that it has to report to many of them.
     let mut callers = JoinSet::new();
     for _ in 0..32 {
         let sessions = sessions.clone();
@@ -295,7 +295,7 @@ async fn figures_that_nobody_can_check_are_passed_on_and_harm_nothing() {
     assert_eq!(done.unwrap().exit_code, i32::MIN);
 }
 
-/// What comes of a cell that is answered so.
+/// The result of a cell with a changed honest answer.
 async fn cell_done_but(
     change: impl FnOnce(&mut RunDone, &mut CellDone),
 ) -> (Result<RunReport, Error>, bool) {
@@ -352,19 +352,20 @@ async fn figures_of_a_cell_that_nobody_can_check_are_bounded_and_harm_nothing() 
     assert_eq!((cell.execution_count, cell.memory_bytes, cell.can_undo), (exact, Some(exact), 20));
     assert!(report.notes.sentences().all(|note| note.chars().count() < 300));
 
-    // It says that nothing is left of what it did, and that it did well.
+    // The agent claims that the workspace is lost, and that the cell succeeded.
     let (done, _) = cell_done_but(|_, cell| cell.state = CellState::Lost).await;
     let report = done.unwrap();
     let status = report.cell.unwrap().status;
     assert_eq!((status, report.exit_code), (CellStatus::ExecutionError, 1));
 }
 
-/// A session that a run has started, and what its agent then says of its workspace.
+/// The result of `inspect` after a run, if the agent answers it with this head and body.
 async fn inspect_answered(head: &[u8], body: &[u8]) -> (Result<Option<Inspected>, Error>, bool) {
     after_a_run(Kind::Reply, head, body, async |sessions| inspect(sessions, "liar").await).await
 }
 
-/// The same for whatever is asked after the first run.
+/// The result of an inspection or a reset after the first run, if the agent answers it with a frame of this kind, head
+/// and body.
 async fn after_a_run<T>(
     kind: Kind,
     head: &[u8],
@@ -511,7 +512,7 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
         until("its memory is told", || figure(memory) > 0.0).await;
         assert!(figure(memory) <= limit, "{memory}");
     }
-    // An agent that says nothing of its memory, as an older one does, is no part of the sum.
+    // Agents that do not report their memory, as older ones, are not part of the sum.
     use_all_of(&sessions, "honest").await;
     assert!(figure("llm_sandbox_sandbox_memory_bytes") <= limit);
     soon(sessions.shutdown()).await;
@@ -611,7 +612,7 @@ async fn a_refusal_over_the_cap_ends_the_session() {
     assert_died(beside_an_honest_one(script, run_liar).await, "megabytes of reasons");
 }
 
-/// What comes of reading a file whose pieces are these, if the first answer is an honest stamp.
+/// The result of reading a file whose pieces have this stamp and content, after an honest first answer.
 async fn read_pieces(stamp: Stamp, piece: &'static [u8]) -> (Result<Vec<u8>, String>, bool) {
     let script = move |mut agent: Agent| async move {
         agent.hello().await;
@@ -677,7 +678,7 @@ async fn a_stamp_of_any_size_and_time_can_be_looked_at() {
     assert!(too_large.to_string().starts_with("made.csv is 18446744073.8GB"));
 }
 
-/// What comes of a listing whose every page is this, and how many bytes of it were taken.
+/// The result of a listing with this page repeated, and the number of bytes that the server took.
 async fn list_pages(more: bool, page: Vec<u8>) -> (Result<Vec<String>, Error>, bool, u64) {
     let taken = Arc::new(AtomicU64::new(0));
     let count = taken.clone();
@@ -756,7 +757,7 @@ async fn a_page_that_is_none_ends_the_session() {
     assert_died((listed, there), "an empty page before another");
 }
 
-/// What comes of reading on in an output, 10 bytes from the fifth, if this is the answer.
+/// The result of reading 10 bytes of an output from offset 5, if this is the answer.
 async fn output_answered(head: Value, body: &'static [u8]) -> (Result<OutputPart, Error>, bool) {
     let head = serde_json::to_vec(&head).unwrap();
     let script = move |mut agent: Agent| {
@@ -793,7 +794,7 @@ async fn output_answered(head: Value, body: &'static [u8]) -> (Result<OutputPart
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_adds_up_is_passed_on_and_no_other() {
     let done = |total: u64, kept: u64| serde_json::to_value(OutputDone { total, kept }).unwrap();
-    // It may say that it wrote another number of bytes than before; nobody can check that.
+    // The agent may claim another total than before, because the server cannot check it.
     for (total, kept, body) in
         [(100, 100, &b"0123456789"[..]), (100, 7, b"56"), (7, 7, b"56"), (u64::MAX, 5, b"")]
     {
@@ -816,7 +817,7 @@ async fn an_output_that_adds_up_is_passed_on_and_no_other() {
     }
 }
 
-/// What is told of a run whose looks are answered like this, and what comes of the run.
+/// The progress of a run whose peeks are answered like this, and the result of the run.
 async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunReport, Error>, bool)) {
     let head = serde_json::to_vec(&done).unwrap();
     let script = move |mut agent: Agent| {
@@ -827,7 +828,7 @@ async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunRepo
             let Some(peek) = agent.asked().await else { return };
             assert_eq!((run.kind, peek.kind), (Kind::Run, Kind::Peek));
             agent.send(peek.call, Kind::Reply, &head, &line).await;
-            // Whoever looks again has believed it.
+            // A second peek shows that the server has accepted the first answer.
             let Some(peek) = agent.asked().await else { return };
             agent.send(peek.call, Kind::Reply, &head, &line).await;
             agent.honestly(&run).await;
@@ -878,7 +879,7 @@ async fn an_upload_without_a_result_ends_the_session() {
     }
 }
 
-/// An agent that answers everything, pings too, but for one kind of request.
+/// An agent that answers everything, including pings, except one kind of request.
 fn silent_on(kind: Kind) -> impl Fn(Agent) -> BoxFuture<'static, ()> + Send + Sync {
     move |mut agent| {
         Box::pin(async move {
@@ -921,7 +922,7 @@ async fn an_agent_that_falls_silent_ends_the_session() {
         run_liar(sessions).await.unwrap();
         until("the session has ended", || sessions.count() == 1).await;
     });
-    // Nothing is read of what the server writes, so that it cannot even ask for a sign of life.
+    // The agent reads nothing, so the server cannot even send a ping.
     let full = beside_an_honest_one(
         |mut agent: Agent| async move {
             agent.hello().await;
@@ -938,7 +939,7 @@ async fn an_agent_that_falls_silent_ends_the_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_does_not_end_when_killed_does_not_hold_up_its_caller() {
-    /// Acknowledges a kill or not, and does not end the run either way.
+    /// An agent that acknowledges a kill or not, and does not end the run in either case.
     fn unkillable(acknowledges: bool) -> impl Fn(Agent) -> BoxFuture<'static, ()> {
         move |mut agent| {
             Box::pin(async move {

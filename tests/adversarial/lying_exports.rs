@@ -1,18 +1,18 @@
-//! Agents that lie about the variables that are archived, or brought back: their own session loses by it, and nobody
-//! else.
+//! Agents that lie about variables that are saved to the archive or restored from it: only their own session loses by
+//! it.
 
 use crate::double::{Agent, Asked, Cast, carried, id, inspect, run, run_cell, soon};
 use llm_sandbox::sessions::Sessions;
 use protocol::{frame::Kind, limits::MAX_VARIABLES};
 use serde_json::json;
 
-/// How many sessions are archived.
+/// The number of sessions in the archive.
 fn archived(folder: &std::path::Path) -> usize {
     let all = std::fs::read_dir(folder.join("sessions")).into_iter().flatten().flatten();
     all.filter(|it| it.path().join("manifest").exists()).count()
 }
 
-/// An agent that answers these with this, and everything else honestly.
+/// An agent that answers requests of this kind with this head and body, and all others honestly.
 fn liar(
     kind: Kind,
     head: Vec<u8>,

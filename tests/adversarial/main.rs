@@ -1,7 +1,7 @@
-//! Whoever means harm, on either side: callers that send anything, agents that lie, and both that
-//! fall silent or go away in the middle.
+//! Hostile callers and hostile agents: callers that send anything, agents that lie, and both kinds that fall silent or
+//! leave in the middle.
 
-/// Shared with the tests of the decoder.
+/// Changes of streams, shared with the tests of the decoder.
 #[path = "../../crates/protocol/tests/changes/mod.rs"]
 pub mod changes;
 pub mod double;

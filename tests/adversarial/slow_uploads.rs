@@ -1,5 +1,4 @@
-//! Uploads that come in pieces, from senders of any kind: they end as they should, and hold up
-//! nobody else.
+//! Uploads in pieces, from senders of any kind: they end correctly, and delay no other request.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -43,7 +42,7 @@ async fn send(
         .1
 }
 
-/// So many pieces of a thousand bytes, and then what the sender does.
+/// `count` pieces of a thousand bytes, followed by `then`.
 fn pieces(
     count: usize,
     then: impl futures::Stream<Item = Result<Bytes>> + Send + 'static,
@@ -87,7 +86,7 @@ async fn a_file_that_comes_in_pieces_is_written_as_a_whole() {
 async fn an_upload_whose_sender_stops_leaves_nothing() {
     let sessions = local();
     let session: SessionId = "uploads".parse().unwrap();
-    // More of them than may be open: each gives its place back.
+    // More uploads than can be open: each must free its place.
     for n in 0..40 {
         let content = pieces(if n % 2 == 0 { 1 } else { 300 }, stops());
         let done = send(&sessions, &session, "a", content, true).await;
@@ -136,7 +135,7 @@ async fn an_agent_is_told_of_an_upload_that_ends_early_if_it_knows_of_it() {
     soon(sessions.shutdown()).await;
 }
 
-/// Begins more uploads than may be open, none of which ever ends.
+/// Begins more uploads than can be open; none of them ever ends.
 fn endless(sessions: &Sessions, session: &SessionId) -> JoinSet<Result<Uploaded>> {
     let mut uploads = JoinSet::new();
     for n in 0..40 {
@@ -151,7 +150,7 @@ fn endless(sessions: &Sessions, session: &SessionId) -> JoinSet<Result<Uploaded>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_uploads_hold_up_nothing_else() {
-    // The agent's count of uploads that are open says when they are.
+    // The number of open uploads, counted by the agent.
     let open = Arc::new(AtomicUsize::new(0));
     let count = open.clone();
     let cast = Cast::default().with("slow", move |mut agent: Agent| {
@@ -175,7 +174,7 @@ async fn slow_uploads_hold_up_nothing_else() {
     run(&sessions, "slow").await.unwrap();
     assert_eq!(soon(sessions.perform(&session, List)).await.unwrap().artifacts.len(), 1);
     double::open(&sessions, "slow").await.unwrap();
-    // What is whole at once, and small, goes past them.
+    // A small upload that is complete at once does not wait for the slow ones.
     send(&sessions, &session, "small", vec![1; 1000].into(), true).await.unwrap();
     assert_eq!(open.load(Ordering::SeqCst), 16, "and no more than that");
     soon(sessions.close(&session)).await.unwrap();
@@ -246,7 +245,7 @@ async fn an_upload_under_way_keeps_its_session_in_use() {
     });
     let slow = id("slow");
     let upload_slowly = send(&sessions, &slow, "a", pieces(300, last), false);
-    // Another session, as old, ends for want of use, and so would this.
+    // Another session of the same age expires because it is not used, as this one would without the upload.
     let outlive = async {
         upload(&sessions, "other").await.unwrap();
         until("the other has ended", || sessions.count() == 1).await;

@@ -1,10 +1,9 @@
-//! The drill of a run's last moment: a program says that it is done, forges that word or is taken by
-//! it in the middle of something, and leaves a process that tries to meet the next run of its session.
+//! Drill: the last moment of a run. A program sends the word that ends its run, or forks while the agent reacts to it,
+//! and leaves a process that tries to meet the next run of its session.
 //!
-//! Each attempt is a race, so there are many of them, half on processors that have nothing else to
-//! do and half on busy ones. `END_OF_RUN_ATTEMPTS` is how many of each way for each half, 20 if it is
-//! not set; `END_OF_RUN_ATTEMPTS=500 cargo test -p llm-sandbox-tests --test alone end_of_run` makes 2,000
-//! of either.
+//! Each attempt is a race, so the drill makes many of them, half on idle processors and half on busy ones.
+//! `END_OF_RUN_ATTEMPTS` is the number of attempts for each way and each half, by default 20 (5 in the gate);
+//! `END_OF_RUN_ATTEMPTS=500 cargo test -p llm-sandbox-tests --test alone end_of_run` makes 2,000 of either.
 
 use std::{
     env,
@@ -16,8 +15,8 @@ use support::{On, Server, name, rounds, until};
 use crate::alone;
 use serde_json::{Value, json};
 
-/// What an attempt needs. `survive` waits for a process that is not of its own run, leaves a mark when
-/// it meets one, and writes into its output. `known` is all that there was at the start.
+/// The beginning of each attempt's program. `survive` waits for a process that is not of its own run; if it meets one,
+/// it leaves a mark and writes into its output. `known` is the set of processes at the start.
 const PRELUDE: &str = r"
 import ctypes, os, random, signal, socket, struct, time
 libc = ctypes.CDLL(None)
@@ -46,17 +45,17 @@ def spin():
     while time.perf_counter_ns() < end: pass
 ";
 
-/// What follows the word, or is under way when it is heard.
+/// Ways to survive: each sends the word and forks after it, or while the agent reacts to it.
 const WAYS: [(&str, &str); 4] = [
     ("a fork", "link.send(word)\nif os.fork() == 0: survive()"),
     ("a fork a little later", "link.send(word); spin()\nif os.fork() == 0: survive()"),
-    // The child is PID 1's. The number of clone depends on the machine.
+    // The child belongs to PID 1. The number of the system call clone depends on the machine.
     (
         "a sibling",
         "number = {'x86_64': 56}.get(os.uname().machine, 220)\nlink.send(word)\n\
          if libc.syscall(number, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0) == 0: survive()",
     ),
-    // A timer sets going again what was stopped, and that forks.
+    // A timer continues the stopped program, which then forks.
     (
         "a timer",
         r"
@@ -78,7 +77,7 @@ const HONEST: &str = "import os
 print('honest', os.path.exists('met'))
 if os.path.exists('met'): os.remove('met')";
 
-/// Exit code of a program that has no link, because it was not forked from the fork server.
+/// Exit code of a program without a link: it was not forked from the fork server.
 const COLD: i64 = 3;
 
 fn attempts() -> usize {
@@ -86,7 +85,7 @@ fn attempts() -> usize {
     set.map_or(rounds(5, 20), |set| set.parse().expect("END_OF_RUN_ATTEMPTS is a number"))
 }
 
-/// Makes the attempts; gives how many met the next run, for each way.
+/// Makes the attempts; returns for each way how many met the next run.
 async fn survivors(attempts: usize) -> Vec<(&'static str, usize)> {
     let server = Server::start(On::Docker).await;
     let session = name("end");
@@ -108,7 +107,7 @@ async fn survivors(attempts: usize) -> Vec<(&'static str, usize)> {
     met
 }
 
-/// False if the program was started cold, and so had no word to say.
+/// Makes one attempt. Returns false if the program was started cold, so that it had no link to send the word on.
 async fn attempt(server: &Server, session: &str, code: &str) -> bool {
     let run: Value = server.run(session, code).await;
     let exit_code = run["exit_code"].as_i64();
@@ -116,7 +115,7 @@ async fn attempt(server: &Server, session: &str, code: &str) -> bool {
     exit_code == Some(0)
 }
 
-/// Keeps a processor busy until it is dropped.
+/// A process that keeps a processor busy until it is dropped.
 struct Busy(Child);
 
 impl Busy {

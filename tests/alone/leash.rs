@@ -1,7 +1,7 @@
-//! Drills: however a server ends, and whenever, its containers end with it.
+//! Drills: however and whenever a server ends, its containers end with it.
 //!
-//! Every server looks for leftovers when it starts. For a drill to show that a dead server needs no
-//! other one, there must be none.
+//! Every server removes leftovers when it starts. These drills must show that a dead server needs no other one, so no
+//! other server may start meanwhile.
 
 use std::{process::Command, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::alone;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-/// Sessions of containers of ours, in any state, whose name starts so.
+/// Names and states of this project's containers whose session name starts with `prefix`, in any state.
 fn left_over(prefix: &str) -> Vec<String> {
     let output = Command::new("docker")
         .args(["ps", "--all", "--filter", "label=app=llm-sandbox"])
@@ -22,15 +22,15 @@ fn left_over(prefix: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
 }
 
-/// Waits until nothing is left, for less than the 45 seconds of silence after which an agent ends by itself: what is
-/// tested is the leash, which takes a tenth of a second on an idle machine.
+/// Waits until no container is left, for at most 30 seconds: an agent ends by itself after 45 seconds of silence, and
+/// the test is about the leash, which takes a tenth of a second on an idle machine.
 async fn until_gone(prefix: &str) {
     let gone = until("nothing is left", async || left_over(prefix).is_empty());
     let gone = timeout(Duration::from_secs(30), gone).await;
     assert!(gone.is_ok(), "left after 30 s: {:?}", left_over(prefix));
 }
 
-/// Asks for sessions and runs, and does not wait for any of it.
+/// Asks for sessions and runs, and does not wait for the answers.
 fn keep_busy(server: &Server, prefix: &str, round: u64) {
     for number in 0..3 {
         let session = format!("{prefix}-{round}-{number}");
@@ -43,7 +43,7 @@ fn keep_busy(server: &Server, prefix: &str, round: u64) {
     }
 }
 
-/// Moments from 0 to 800 ms that fall differently in every round, and the same in every run.
+/// A moment from 0 to 800 ms that differs in every round and is the same in every execution of the test.
 fn moment(round: u64) -> Duration {
     Duration::from_millis(round.wrapping_mul(2_654_435_761) % 800)
 }
@@ -55,11 +55,11 @@ async fn a_server_killed_at_any_moment_leaves_no_container() {
     for round in 0..rounds(12, 50) {
         let mut server = Server::start(On::Docker).await;
         keep_busy(&server, &prefix, round);
-        // The moment is the drill: between create and start, in a start, in a run.
+        // The moment varies: between create and start, in a start, in a run.
         sleep(moment(round)).await;
         server.process.start_kill().expect("killed");
         server.exit_code().await;
-        // Before another server starts, which would look for leftovers.
+        // Before another server starts, which would remove leftovers.
         until_gone(&prefix).await;
     }
 }
@@ -106,8 +106,7 @@ async fn a_client_that_kills_the_whole_group_leaves_no_container() {
     let id = name("group");
     server.upload(&id, "a", b"1").await.ok();
     let pid = server.process.id().expect("running");
-    // The guard first, as a client that ends all descendants might: the stream still ends with the
-    // server.
+    // The guard is killed first, as a client that ends all descendants might do: the stream still ends with the server.
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let guards: Vec<&str> = children.split_whitespace().collect();
@@ -123,7 +122,7 @@ async fn a_client_that_kills_the_whole_group_leaves_no_container() {
 async fn a_server_that_starts_removes_what_dead_ones_left() {
     let _alone = alone().await;
     let orphan = name("orphan");
-    // Runs, is ours by its label, and nobody says whose.
+    // A running container with this project's label and no label that names its server.
     let created = Command::new("docker")
         .args(["run", "--detach", "--interactive", "--network", "none", "--entrypoint", "sleep"])
         .args(["--label", "app=llm-sandbox", "--label", &format!("session_id={orphan}")])

@@ -1,5 +1,5 @@
-//! Drills that need the machine to themselves, one after another: nothing else may start a server on
-//! the engine meanwhile, or be at work on the processors.
+//! Drills that need the machine to themselves, one after another: meanwhile no other test may start a server on the
+//! engine or use the processors.
 
 mod end_of_run;
 mod leash;

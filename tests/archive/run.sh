@@ -3,7 +3,7 @@
 #
 #   tests/archive/run.sh [program]
 #
-# Needs Python 3.11 and what the program's engine needs. Takes half a minute once everything is installed.
+# Needs Python 3.11 and the program's engine. Takes half a minute after the first installation.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=../lib.sh

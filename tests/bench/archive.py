@@ -1,9 +1,9 @@
-"""How long the archive takes: saving a session of 50 MB to a folder, and bringing a workspace of 20 variables back.
+"""The duration of archive operations: saving a session of 50 MB to a folder, and restoring a workspace of 20 variables.
 
     python3 tests/bench/archive.py PROGRAM [ROUNDS]
 
-What the server's log says of each, so without the start of a sandbox; and the call that brings it back as its caller
-sees it, with that.
+The figures are those of the server's log, which do not contain the start of a sandbox; the call that restores is
+also timed as its caller sees it, with that start.
 """
 
 import json

@@ -3,12 +3,12 @@
 
     tests/bench/audit.py [--binary FILE] [--calls N]
 
-Each turn is a call of either server, in an order that changes from turn to turn, so that the noise of the machine hits
-both alike. Three kinds of call: one that does nothing but answer, one that runs a program that prints a line, and an
-upload of 100 kB. What is told is the median of the differences within a turn, and the difference of the medians. The
-server's key is set for both, so that lines have MACs. A run starts a process, whose own time differs by half a
-millisecond between two servers that are alike: what a line costs is seen by the other two. No figure is a failure; a
-wrong answer is.
+Each turn is a call of either server, in an order that changes from turn to turn, so that the noise of the machine
+affects both equally. There are three kinds of call: one that only answers, one that runs a program that prints a line,
+and an upload of 100 kB. The results are the median of the differences within a turn, and the difference of the medians.
+The server's key is set for both, so that lines have MACs. A run starts a process, whose own time differs by half a
+millisecond between two equal servers: the other two kinds show the cost of a line. No figure is a failure; a wrong
+answer is.
 """
 
 import argparse

@@ -1,21 +1,20 @@
-"""Our server against `docker exec`, against the PyPI package `llm-sandbox`, and against a bare
-fork as the floor: in one run, on one engine and image, under the same limits.
+"""Our server compared with `docker exec`, with the PyPI package `llm-sandbox`, and with a bare fork as the floor:
+in one run, on one engine and image, under the same limits.
 
-How fairness is kept:
+Rules of a fair comparison:
 
-- Contestants take turns call by call (`rows`), so that noise of the machine hits all alike.
-- The limits of the others are read off a container of ours (`engine`), and where the package's
-  interface cannot have them it gets less strict ones, not stricter (`peer`).
-- Everybody runs the same programs (`workloads`), and each answer is checked: a wrong one ends the
-  run with exit code 1. Nothing is a limit on time.
-- Of ours the whole call is timed as its client sees it (`server`), of the others their own
-  interface alone.
+- Contestants take turns call by call (`rows`), so that noise of the machine affects all equally.
+- The limits of the others are read from a container of ours (`engine`). If the package's interface does not support a
+  limit, the package gets a less strict one (`peer`).
+- All run the same programs (`workloads`), and each answer is checked: a wrong one ends the run with exit code 1. No
+  time is a failure.
+- Of our server the whole call is timed as its client sees it (`server`), of the others only their own interface.
 
     bench ─┬─ rows       latencies, in turns ────┬─ lineup ─┬─ server  ours, over stdio
            ├─ rates      runs and MB a second ───┤          ├─ engine  docker exec, docker run
            ├─ footprint  memory ─────────────────┘          ├─ peer    the package, by a worker in its venv
            ├─ growth     another mode                       └─ floor   fork and wait, by a worker in a container
-           └─ report, chart_program: what is left in out/
+           └─ report, chart_program: the files in out/
 """
 
 import argparse
@@ -61,11 +60,11 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of everything."""
+    """The number of iterations, rounds and runs."""
 
     iterations: int
     rounds: int
-    # Runs of each session and round: of all at once, of prints and of small pandas, and of one alone.
+    # Runs of each session and round: prints and small pandas of all sessions at once, and runs of one session alone.
     prints: int
     frames: int
     alone: int
@@ -78,7 +77,7 @@ class Amount:
 
 
 class Stopped(BaseException):
-    """By Ctrl-C or SIGTERM: everything is still taken down in order."""
+    """Raised by Ctrl-C or SIGTERM: everything is still shut down in order."""
 
 
 def stop_in_order() -> None:
@@ -133,7 +132,7 @@ def measure_all(bench: Bench, lineup: Lineup, amount: Amount) -> dict[str, Any]:
 
 
 def measure_latencies(bench: Bench, lineup: Lineup, amount: Amount) -> tuple[Samples, list[Ran]]:
-    """All samples, and our own runs of the first program, for what the log says of them."""
+    """Returns all samples, and our own runs of the first program, whose log lines are read later."""
     samples, prints = Samples(), list[Ran]()
     quarter = max(1, amount.iterations // 4)
 
@@ -175,7 +174,7 @@ def measure_memory(bench: Bench, lineup: Lineup, amount: Amount) -> dict[str, An
 
 
 def overhead(server: Server, prints: list[Ran]) -> dict[str, Any]:
-    """What of a print is not the program: by the log, if it says so."""
+    """The time of a print outside the program, from the log if it has the figures."""
     logged = server.calls_logged()
     coarse = statistics.median(ran.seconds * 1e3 - ran.about["duration_ms"] for ran in prints)
     found: dict[str, Any] = {"coarse_ms": round(coarse, 3), "n": len(prints)}
@@ -189,7 +188,7 @@ def overhead(server: Server, prints: list[Ran]) -> dict[str, Any]:
 
 
 def chart(bench: Bench, server: Server, results: Path) -> bytes:
-    """Drawn in a session of ours; nothing on this machine needs to be able to."""
+    """Draws the chart in a session of ours, so that this machine needs no library for it."""
     ours = Ours(server, bench.session("chart"))
     ours.upload("results.json", results.read_bytes())
     ran = ours.run(Path(__file__).with_name("chart_program.py").read_text())
@@ -228,7 +227,7 @@ def description(bench: Bench, lineup: Lineup, command: str) -> dict[str, Any]:
 
 
 def as_json(results: dict[str, Any]) -> str:
-    """Indented, but the samples of a figure on one line."""
+    """Indented JSON, but with the samples of a figure on one line."""
     numbers = re.compile(r"\[\s+(-?[\d.]+(?:,\s+-?[\d.]+)*)\s+\]")
     return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(results, indent=1)) + "\n"
 
@@ -290,10 +289,10 @@ def main() -> int:
     command = "tests/bench/run.sh" + (" --quick" if given.quick else "")
     command += f" --iterations {given.iterations}" if given.iterations else ""
     if os.environ.get("LLM_SANDBOX_BIN"):
-        # Where it lies is nobody's business; that it need not be the release build is.
+        # The path does not matter for the page; but the program may not be the release build, so the variable is named.
         command = f"LLM_SANDBOX_BIN=... {command}"
     amount = Amount.of(given.quick, given.iterations)
-    # A smoke test does not write over figures that mean something.
+    # A smoke test does not overwrite the figures of a real run.
     out = OUT / "quick" if given.quick else OUT
     try:
         with ExitStack() as stack:

@@ -1,8 +1,7 @@
-"""Cells: `execute_code` in a workspace, against a Jupyter kernel by its own client in an equal container, and
-against the PyPI package's InteractiveSandboxSession; and what only ours does: rolling back after a stop.
+"""Cells: `execute_code` in a workspace, compared with a Jupyter kernel used by its own client in an equal container,
+and with the PyPI package's InteractiveSandboxSession; and abilities of only our server: rolling back after a stop.
 
-Contestants take turns as in the other rows, on the same image and under the same limits, and each answer is
-checked.
+Contestants take turns as in the other rows, on the same image and under the same limits, and each answer is checked.
 """
 
 import time
@@ -51,7 +50,7 @@ plt.show()
 SPIN = "count = 1\nwhile True: pass"
 DEADLINE_S = 1
 
-# A session that was taken from the pool stands still, and the next one for the pool is up.
+# After this time the memory of a session from the pool is stable, and the next pooled session has started.
 SETTLE_S = 3
 
 
@@ -77,7 +76,7 @@ class Ours:
 
 
 class Interactive:
-    """The package's session that keeps an interpreter."""
+    """The package's session with a persistent interpreter."""
 
     key = "peer"
 
@@ -160,12 +159,12 @@ def others(bench: Bench, python: Path, limits: engine.Limits) -> Iterator[Contes
 
 
 def alone(server: Server, ours: Ours, number: int) -> Iterator[tuple[str, float]]:
-    """What nobody else does, or not so."""
+    """Measures calls that the others do not have, or not in the same form."""
     time.sleep(GAP_S)
     ran = ours.server.call("execute_code", session_id=ours.session, language="javascript", code="console.log(2 + 2)")
     right(ran[1]["stdout"] == "4\n", ran)
     if number:
-        # The first one starts Node.
+        # The first call starts Node.
         yield "javascript", ran[0]
     if number % 3:
         return
@@ -186,7 +185,7 @@ def alone(server: Server, ours: Ours, number: int) -> Iterator[tuple[str, float]
 
 
 def memory(bench: Bench, server: Server) -> dict[str, Any]:
-    """Of a session without a workspace, and of the same with one that has run some cells."""
+    """Memory of a session without a workspace, and of the same session after some cells."""
     ours = Ours(server, bench.session("memory"))
     server.call("run_python", session_id=ours.session, code=PRINT)
     container = server.container_of(ours.session)

@@ -1,6 +1,6 @@
-"""Runs in a session of our own server: draws the chart from the results that were uploaded.
+"""Draws the chart from the uploaded results; runs in a session of our own server.
 
-The background is a light one of its own, so that it can be read on any page; text stays text.
+The chart has a light background of its own, so that it is readable on any page; text stays text.
 """
 
 import json
@@ -36,7 +36,7 @@ with open("/mnt/data/results.json") as file:
 latency = results["latency"]
 bars = [bar for bar in BARS if any(latency.get(row, {}).get(bar[0]) for row in ROWS)]
 
-# One plain family: what it falls back to is named in every text of the SVG otherwise.
+# Only one family: every text of the SVG would otherwise name the fallbacks.
 plt.rcParams.update(
     {
         "svg.fonttype": "none",

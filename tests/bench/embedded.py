@@ -1,8 +1,8 @@
-"""The embedded engine and tools of one's own, in turns with the same server on Docker, the PyPI package
-`llm-sandbox`, and the PyPI package `wasmtime` that runs a Python of its own.
+"""The embedded engine and custom tools, in turns with the same server on Docker, the PyPI package `llm-sandbox`, and
+the PyPI package `wasmtime` with a Python of its own.
 
-- Of ours the whole call over stdio is timed (tools: over HTTP, as the published figures were), of the others their
-  own interface alone. `wasmtime` gets its module compiled ahead and loaded once.
+- Of our server the whole call over stdio is timed (tools: over HTTP, like the published figures), of the others only
+  their own interface. The module of `wasmtime` is compiled ahead and loaded once.
 - Each answer is checked.
 """
 
@@ -44,8 +44,8 @@ SETTINGS |= {"SANDBOX_SESSION_TTL_M": "600", "SANDBOX_EVICT_IDLE_M": "0"}
 
 SETTLE_S = 2
 
-# Mean milliseconds of a round trip that the authors of a tool server of the same kind have published, for each n of
-# their sum for pi; their machine is another. The program is theirs, with whole numbers of thousands of digits.
+# Mean milliseconds of a round trip that the authors of a similar tool server have published, measured on another
+# machine; the numbers are the n of their sum for pi. The program is theirs, with integers of thousands of digits.
 PUBLISHED = {
     "hello, WebAssembly": 5.4,
     "hello, Python": 2225.0,
@@ -128,7 +128,7 @@ def others(bench: Bench, limits: engine.Limits) -> list[Contestant]:
 
 
 def cells(server: Server, session: str, number: int) -> list[tuple[str, float]]:
-    """What only sessions of ours do, or not so."""
+    """Measures calls that the others do not have, or not in the same form."""
     found = []
     for row, code, language in (("cell", "print(2+2)", "python"), ("javascript", "console.log(2 + 2)", "javascript")):
         time.sleep(GAP_S)
@@ -140,7 +140,7 @@ def cells(server: Server, session: str, number: int) -> list[tuple[str, float]]:
             right(answer["stdout"] == "4\n", answer)
         found.append((f"{row} again", seconds))
     if number % 5 == 0:
-        # Until the one that is kept ready is ready.
+        # Until the next pooled sandbox is ready.
         time.sleep(SETTLE_S)
         seconds, answer = server.call("run_python", code="print(2+2)")
         right(answer["stdout"] == "4\n", answer)
@@ -154,7 +154,7 @@ def cells(server: Server, session: str, number: int) -> list[tuple[str, float]]:
 
 
 def private_bytes(server: Server) -> list[int]:
-    """Bytes of each process of the server's sandboxes that are its own."""
+    """The private bytes of each process of the server's sandboxes."""
     listed = subprocess.run(["pgrep", "--parent", str(server.process.pid)], capture_output=True, text=True).stdout
     found = []
     for pid in listed.split():
@@ -196,7 +196,7 @@ def sizes(bench: Bench, server: Server, many: int) -> dict[str, Any]:
 
 
 class Web:
-    """A server over HTTP with the tools of the demo, and one connection to it."""
+    """A server over HTTP with the tools of the demo, and a connection to it."""
 
     def __init__(self, bench: Bench) -> None:
         settings = {"SANDBOX_TOOLS_FILE": str(bench.folder / "tools"), "SANDBOX_TOOLSETS": "own"}
@@ -240,7 +240,7 @@ class Web:
 
 
 def tools(bench: Bench, iterations: int) -> dict[str, Any]:
-    """The published table, in the same form: each program as a tool, each round trip over HTTP."""
+    """Measures the published table in the same form: each program as a tool, each round trip over HTTP."""
     if not (TOOLS / "out/pi.wasm").exists():
         bench.note("demo/tools/run.sh was not run, so tools are left out")
         return {}

@@ -1,9 +1,8 @@
-"""The docker client: containers under the very limits that ours has, and what they use of memory.
+"""The docker client: containers with exactly the limits of ours, and their memory.
 
-The limits are not written down again here. They are read off a living container of our server, so
-that nobody is compared under others; `Limits` then says them as options of `docker run`. Two of
-them that client cannot say, masked paths and a network that is not even set up; neither costs or
-saves anything once a container runs.
+The limits are read from a running container of our server, and not written down again here, so that all contestants
+have the same ones; `Limits` turns them into options of `docker run`. That client cannot express two of them, masked
+paths and a network that is not even set up; neither of them affects the speed of a running container.
 """
 
 import hashlib
@@ -21,14 +20,14 @@ from measure import Ran, Wrong, right
 PATIENCE_S = 120
 LABEL = "llm-sandbox.bench"
 
-# What our agent does when a session starts: without matplotlib's list of fonts in the home folder
-# every process would make it again, for seconds.
+# As our agent does when a session starts: without matplotlib's list of fonts in the home folder every process would
+# make that list again, which takes seconds.
 PREPARE_HOME = "cp -r /opt/sandbox/home /tmp/home"
 STAY = f"{PREPARE_HOME} && exec sleep infinity"
 
 
 def docker(*arguments: str, stdin: bytes | None = None) -> bytes:
-    """Output of a command that must succeed."""
+    """Runs a command that must succeed; returns its output."""
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
     done = subprocess.run(["docker", *arguments], capture_output=True, timeout=PATIENCE_S, **given)
     if done.returncode:
@@ -37,13 +36,13 @@ def docker(*arguments: str, stdin: bytes | None = None) -> bytes:
 
 
 def containers(*filters: str) -> list[str]:
-    """Whole ids of the containers, in any state, to which all these filters apply."""
+    """Full ids of the containers, in any state, that match all these filters."""
     wanted = [part for one in filters for part in ("--filter", one)]
     return docker("ps", "--all", "--quiet", "--no-trunc", *wanted).decode().split()
 
 
 def remove_all(run: str) -> None:
-    """Every container that this run of the benchmark has labelled."""
+    """Removes every container with the label of this run of the benchmark."""
     left = containers(f"label={LABEL}={run}")
     if left:
         docker("rm", "--force", *left)
@@ -51,7 +50,7 @@ def remove_all(run: str) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """What `docker inspect` says of a container of ours."""
+    """The limits of a container of ours, from `docker inspect`."""
 
     image: str
     host: dict[str, Any]
@@ -66,7 +65,7 @@ class Limits:
         return cls(found["Config"]["Image"], found["HostConfig"], found["Config"], seccomp)
 
     def options(self, folder: Path) -> list[str]:
-        """The same for `docker run`, which takes the profile as a file in this folder."""
+        """Options of `docker run` for the same limits; it takes the profile as a file, written to this folder."""
         profile = folder / "seccomp.json"
         profile.write_text(self.seccomp)
         host = self.host
@@ -95,7 +94,7 @@ class Limits:
         return options + [f"--env={variable}" for variable in self.config["Env"]]
 
     def check_same(self, container: str) -> None:
-        """That a container which was made from these options really has these limits."""
+        """Checks that a container made with these options has these limits."""
         other = Limits.of(container)
         names = "Memory MemorySwap NanoCpus CpuShares PidsLimit ShmSize OomScoreAdj ReadonlyRootfs Tmpfs CapDrop CapAdd"
         for name in names.split():
@@ -113,14 +112,14 @@ class Limits:
 
 
 class DockerExec:
-    """`docker exec` into a container that is kept running."""
+    """`docker exec` into a container that keeps running."""
 
     key = "docker"
 
     def __init__(self, run: str, image: str, options: list[str]) -> None:
         labelled = [f"--label={LABEL}={run}", *options, "--entrypoint=sh", image, "-c", STAY]
         self.container = docker("run", "--detach", *labelled).decode().strip()
-        # The home folder is there once PID 1 is sleep.
+        # The home folder is complete when PID 1 is sleep.
         deadline = time.monotonic() + PATIENCE_S
         while b"sleep" not in docker("exec", self.container, "cat", "/proc/1/comm"):
             right(time.monotonic() < deadline, "the container does not get ready")
@@ -134,7 +133,7 @@ class DockerExec:
         # `docker cp` reaches neither a read-only root nor a tmpfs.
         command = ["docker", "exec", "--interactive", self.container, "sh", "-c", f"cat > /mnt/data/{name}"]
         begun = time.perf_counter()
-        # Nothing but the one pipe, or the client would be measured copying.
+        # With more pipes the time would include copying by the client.
         done = subprocess.run(command, input=content, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         seconds = time.perf_counter() - begun
         right(done.returncode == 0, "docker exec cat >", done.returncode)
@@ -153,7 +152,7 @@ class DockerExec:
 
 
 def timed(command: list[str]) -> Ran:
-    """A command from before it starts to after it has ended."""
+    """Times a command from before its start to after its end."""
     begun = time.perf_counter()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
     seconds = time.perf_counter() - begun
@@ -161,7 +160,7 @@ def timed(command: list[str]) -> Ran:
 
 
 def run_once(run: str, image: str, options: list[str], code: str, stdout: str) -> tuple[float, float]:
-    """`docker run --rm`: seconds until the answer is there, and until the container is gone."""
+    """Runs `docker run --rm`; returns the seconds until the answer, and until the container is removed."""
     command = ["docker", "run", "--rm", f"--label={LABEL}={run}", *options, "--entrypoint=python3", image, "-c", code]
     begun = time.perf_counter()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0) as process:
@@ -177,7 +176,7 @@ def run_once(run: str, image: str, options: list[str], code: str, stdout: str) -
 
 @dataclass(frozen=True)
 class Memory:
-    """Of a container, in bytes: `used` as `docker stats` counts it, without what is only cached."""
+    """Memory of a container in bytes: `used` as `docker stats` counts it, without caches."""
 
     used: int
     anonymous: int | None = None
@@ -189,7 +188,7 @@ class Memory:
 
 
 def memory(container: str) -> Memory:
-    """From the control group if it is on this machine, or else from the engine."""
+    """Reads the memory from the control group if that is on this machine, or else from the engine."""
     try:
         return from_control_group(main_process(container))
     except (OSError, KeyError, StopIteration):
@@ -225,7 +224,7 @@ def parse_size(text: str) -> int:
 
 
 def until_still(ids: list[str], patience_s: float = 15) -> None:
-    """Waits until the containers' memory stands still: what they load ahead is loaded then."""
+    """Waits until the containers' memory is stable: they have then loaded everything that they load ahead."""
     deadline, before = time.monotonic() + patience_s, -1
     while time.monotonic() < deadline:
         now = sum(memory(container).used for container in ids)
@@ -243,7 +242,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory and kernel; no name of a host."""
+    """Processor, memory and kernel; no host name."""
     lines = (line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     model = next((value.strip() for name, value in lines if name.strip() == "model name"), os.uname().machine)
     total = Path("/proc/meminfo").read_text().split()[1]

@@ -1,5 +1,5 @@
-"""The floor: a fork of a process that is all warm, in a container with the same limits, and on the
-host one byte through a pipe and back."""
+"""The floor: a fork of a warm process, in a container with the same limits, and on the host one byte through a
+pipe and back."""
 
 import os
 import time
@@ -23,7 +23,7 @@ SETTINGS = [
 
 
 class Floor:
-    """One of the two: `ahead` or on demand."""
+    """One of the two floors: forked ahead, or on demand."""
 
     def __init__(self, process: "Warm", ahead: bool) -> None:
         self.key, self._do = ("ahead", "run_ahead") if ahead else ("floor", "run")
@@ -43,7 +43,7 @@ class Floor:
 
 
 class Warm:
-    """The process, in its container."""
+    """The warm process in its container."""
 
     def __init__(self, run: str, folder: Path, image: str, options: list[str]) -> None:
         script = Path(__file__).with_name("floor_worker.py").read_text()
@@ -51,7 +51,7 @@ class Warm:
         labelled = ["--interactive", "--rm", f"--name={self.container}", f"--label={LABEL}={run}", *options]
         command = ["docker", "run", *labelled, "--entrypoint=python3", image, "-c", script]
         self.worker = Worker(command, folder / "floor.log")
-        # Its answer says that the container is there.
+        # The answer shows that the container has started.
         self.worker.ask("warm", code="")
         write = f"cat > /mnt/data/{TABLE}"
         engine.docker("exec", "--interactive", self.container, "sh", "-c", write, stdin=table())
@@ -62,7 +62,7 @@ class Warm:
 
 
 class Pipe:
-    """Another process, which sends back each byte that it gets."""
+    """Another process, which returns each byte that it receives."""
 
     def __init__(self, there: int, back: int) -> None:
         self._there, self._back = there, back

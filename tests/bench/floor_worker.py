@@ -1,10 +1,9 @@
-"""Runs inside a container of the same image: a process that has the libraries loaded and has run
-each program once, and that runs each further one in a child of its own, either forked when it is
-asked for or, as nobody has to wait for that, ahead.
+"""Runs inside a container of the same image: a process that has loaded the libraries and has run each program once.
+It runs each further program in a child of its own, forked either on demand or ahead, when no call waits for it.
 
-What runs a program in a fork of a Python process is hardly faster than that: there is no check, no
-clean-up, no answer to be sent. It is a mark to measure by and not a proof; whoever forks from a
-smaller process, or readies more of the child, may come below it. The time is taken in here.
+A server that runs programs in forks of a Python process cannot be much faster: this process makes no checks, no
+clean-up, and sends no answer within the measured time. It is a reference and not a proof: a fork of a smaller process,
+or of a child prepared further, can be faster. The time is measured in this process.
 """
 
 import gc
@@ -30,7 +29,7 @@ def warm(code: str) -> Answer:
 
 
 def freeze() -> Answer:
-    """Leaves the collector nothing to walk over in a child, which would copy every page of it."""
+    """Freezes the objects of the collector, which would otherwise touch, and so copy, every page in a child."""
     gc.collect()
     gc.freeze()
     return {}
@@ -47,7 +46,7 @@ def work(code: str, stdout: int, stderr: int) -> NoReturn:
         ended = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is said now; a kernel closes files only after it has taken the memory down.
+    # All output is written; a kernel closes files only after it has released the memory.
     os.close(1)
     os.close(2)
     os._exit(ended)
@@ -59,14 +58,14 @@ def read_all(pipe: int) -> str:
 
 
 class Child:
-    """A process that waits for its program."""
+    """A child process that waits for its program."""
 
     def __init__(self) -> None:
         (code, self._code), (self._out, stdout), (self._err, stderr) = os.pipe(), os.pipe(), os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._code)
-            # What every run touches is the child's own before anybody waits for it.
+            # The child gets its own copy of the pages that every run writes, before a call waits for it.
             exec(compile("import sys; print(end='', flush=True)", "main.py", "exec"), {"__name__": "__main__"})
             work(read_all(code), stdout, stderr)
         for end in (code, stdout, stderr):
@@ -82,7 +81,7 @@ class Child:
 
 
 def run(code: str) -> Answer:
-    """On demand, from the fork to the end of the process."""
+    """Runs a program on demand, from the fork to the end of the process."""
     begun = time.perf_counter()
     child = Child()
     answer = child.outputs(code) | child.ended()
@@ -90,7 +89,7 @@ def run(code: str) -> Answer:
 
 
 def run_ahead(waiting: list[Child], code: str) -> Answer:
-    """By a child that is there, until all of its output is: nobody has to wait for its end."""
+    """Runs a program in a waiting child, until all of its output has arrived: no call has to wait for its end."""
     child = waiting.pop()
     begun = time.perf_counter()
     outputs = child.outputs(code)
@@ -100,7 +99,7 @@ def run_ahead(waiting: list[Child], code: str) -> Answer:
 
 def main() -> None:
     shutil.copytree("/opt/sandbox/home", os.environ["HOME"], dirs_exist_ok=True)
-    # What a program prints while it is only warmed up must not get between the answers.
+    # The output of programs during the warm-up must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     waiting: list[Child] = []

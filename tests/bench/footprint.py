@@ -1,4 +1,4 @@
-"""Memory of a session's container: idle with all that makes it fast, and hibernated."""
+"""Memory of a session's container: idle with everything loaded that makes it fast, and hibernated."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ ASLEEP_S = 4
 
 
 def warm(server: Server, session: str) -> engine.Memory:
-    """Of a new session after its first small program, once it stands still."""
+    """The stable memory of a new session after its first small program."""
     BY_KEY["print"].check(Ours(server, session).run(BY_KEY["print"].code))
     container = server.container_of(session)
     engine.until_still([container])
@@ -23,10 +23,10 @@ def warm(server: Server, session: str) -> engine.Memory:
 
 
 def until_below(container: str, limit: float) -> engine.Memory | None:
-    """Waits until it has let go of its memory; none if it does not.
+    """Waits until the container has released its memory; returns None if it does not.
 
-    A session that has just begun, or just woken, has not loaded anything yet: only one that stays
-    below the limit for a while is asleep.
+    A new session, or one that has just woken, has not loaded anything yet: only a session that stays
+    below the limit for some seconds is hibernated.
     """
     now = time.monotonic()
     deadline, below_since = now + PATIENCE_S, now
@@ -41,7 +41,7 @@ def until_below(container: str, limit: float) -> engine.Memory | None:
 
 
 def hibernated(server: Server, session: str, idle: engine.Memory, wakes: int) -> dict[str, Any] | None:
-    """With a server that lets sessions hibernate at once: their memory, and the call that wakes one."""
+    """Measures sessions that hibernate at once: their memory, and the call that wakes one."""
     ours, workload = Ours(server, session), BY_KEY["print"]
     workload.check(ours.run(workload.code))
     container = server.container_of(session)

@@ -1,5 +1,5 @@
-"""Whether anything grows: so many prints in one warm session, and a look at the server and at the
-container on the way. Nothing is compared here, and calls follow each other at once."""
+"""Checks for growth: many prints in one warm session, with the memory of the server and of the container from time to
+time. Nothing is compared here, and calls follow each other without a gap."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ COLUMNS = ["runs", "server RSS", "server fds", "container", "container fds", "pr
 
 
 def descriptors(container: str) -> tuple[str, str]:
-    """Open descriptors and number of a container's processes, as far as the host may look."""
+    """Open descriptors of a container's processes, `n/a` if the host cannot read them, and the number of processes."""
     listed = engine.docker("top", container, "-eo", "pid").decode().split()[1:]
     try:
         found = str(sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in listed))
@@ -35,7 +35,7 @@ def look(server: Server, container: str, runs: int, seconds: float) -> list[str]
 
 
 def grow(server: Server, session: str, runs: int, progress: Callable[[str], None]) -> tuple[list[list[str]], int]:
-    """Lines of the table, and how many outputs were wrong."""
+    """Lines of the table, and the number of wrong outputs."""
     ours, workload = Ours(server, session), BY_KEY["print"]
     workload.check(ours.run(workload.code))
     container = server.container_of(session)
@@ -61,7 +61,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def sentence(lines: list[list[str]], wrong: int) -> str:
-    """Before and after, for the page of the documentation."""
+    """The figures before and after, for the page of the documentation."""
     first, last = (dict(zip(COLUMNS, line, strict=True)) for line in (lines[0], lines[-1]))
 
     def change(name: str) -> str:

@@ -1,7 +1,7 @@
-"""A Jupyter kernel and its own client, in a container with the limits of ours.
+"""A Jupyter kernel with its own client, in a container with the limits of ours.
 
-Client and kernel talk over sockets of files, and the client's time is taken beside it: no way into the container
-is in the figure, which ours has.
+Client and kernel communicate over sockets of files, and the time is measured in the client: unlike ours, the figure
+does not include the way into the container.
 """
 
 import json
@@ -12,7 +12,7 @@ from engine import LABEL
 from measure import Ran
 from worker import Worker
 
-# Where the container sees the packages.
+# The path of the packages in the container.
 PACKAGES = "/opt/jupyter"
 
 SETTINGS = [
@@ -39,12 +39,12 @@ class Jupyter:
         return Ran(**self.worker.ask("run", code=code))
 
     def first(self, code: str) -> Ran:
-        """In a new kernel: from its start to the answer."""
+        """Runs a program in a new kernel: from its start to the answer."""
         return Ran(**self.worker.ask("first", code=code))
 
 
 def with_more_calls(option: str, folder: Path) -> str:
-    """The seccomp profile, if it is that, with the calls that ZeroMQ does not start without."""
+    """The seccomp option with the additional calls that ZeroMQ needs to start; other options unchanged."""
     name, _, path = option.rpartition("=")
     if not name.endswith("seccomp"):
         return option
@@ -57,7 +57,7 @@ def with_more_calls(option: str, folder: Path) -> str:
 
 
 def install(python: Path, folder: Path, image: str) -> Path:
-    """The packages for the interpreter of the image, which is another than that of this machine."""
+    """Installs the packages for the image's version of Python, which differs from that of this machine."""
     version = subprocess.run(
         ["docker", "run", "--rm", "--network=none", "--entrypoint=python3", image, "-c",
          "import sys; print('%d.%d' % sys.version_info[:2])"],

@@ -1,5 +1,5 @@
-"""Runs inside a container of the same image, beside a Jupyter kernel: sends it cells by Jupyter's own client, and
-times the client's call."""
+"""Runs inside a container of the same image, beside a Jupyter kernel: sends cells with Jupyter's own client, and times
+the client's call."""
 
 import json
 import os
@@ -15,11 +15,11 @@ class Kernel:
     def __init__(self) -> None:
         from jupyter_client.manager import KernelManager
 
-        # The image's own would be taken for a wish.
+        # The image's own setting would override the kernel's.
         os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-        # By sockets of files, its quicker way, and the only one where a sandbox has no others.
+        # Sockets of files are the faster transport, and the only one if a sandbox has no others.
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip="/tmp/kernel")
-        # No specification is installed: the interpreter itself.
+        # No kernel specification is installed, so the interpreter itself is used.
         self.manager._kernel_spec = None
         self.manager.start_kernel(cwd="/mnt/data")
         self.client = self.manager.blocking_client()
@@ -58,7 +58,7 @@ class Kernel:
 
 
 def first(code: str) -> Answer:
-    """In a new kernel: from its start to the answer."""
+    """Runs a program in a new kernel: from its start to the answer."""
     begun = time.perf_counter()
     kernel = Kernel()
     answer = kernel.run(code)
@@ -69,7 +69,7 @@ def first(code: str) -> Answer:
 
 def main() -> None:
     shutil.copytree("/opt/sandbox/home", os.environ["HOME"], dirs_exist_ok=True)
-    # What is printed here must not get between the answers.
+    # Output of this process must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     kernel = None

@@ -1,7 +1,7 @@
-"""Who takes part: everything that a run of the benchmark starts, and how all of it is taken down.
+"""The contestants: everything that a run of the benchmark starts, and the shutdown of all of it.
 
-- Bench: the run itself: its label, its folder, notes, and a stack of what must end
-- Lineup: the contestants, each warm, under the limits that were read off ours
+- Bench: the run itself: its label, folder, notes, and a stack of everything that must end
+- Lineup: the contestants, each warm, under the limits that were read from ours
 """
 
 import argparse
@@ -23,7 +23,7 @@ POOL = {"SANDBOX_POOL_SIZE": "1"}
 
 
 class Bench:
-    """One run, and all that it has started."""
+    """One run of the benchmark, and everything that it has started."""
 
     def __init__(self, given: argparse.Namespace, stack: ExitStack) -> None:
         self.binary: Path = given.binary
@@ -32,7 +32,7 @@ class Bench:
         self.folder: Path = given.folder
         self.writes: bool = given.write
         self.stack = stack
-        # The last to go, and once more by run.sh in case this process is killed.
+        # Called last; run.sh removes the containers as well, in case this process is killed.
         stack.callback(engine.remove_all, self.run)
         self.notes: list[str] = []
         self._begun = time.monotonic()
@@ -49,7 +49,7 @@ class Bench:
         return f"bench-{self.run}-{name}"
 
     def known(self, settings: dict[str, str]) -> dict[str, str]:
-        """Those of these settings that this program has."""
+        """The given settings that this program knows."""
         found = {name: value for name, value in settings.items() if accepts(self.binary, self.folder, name, value)}
         for name in settings.keys() - found.keys():
             self.note(f"the server does not know {name}: what needs it is n/a")
@@ -83,7 +83,7 @@ class Lineup:
     limits: engine.Limits
     # The limits as `docker run` takes them.
     options: list[str]
-    # Containers that the server keeps ahead.
+    # The number of containers that the server starts ahead.
     pool: int
 
     @classmethod
@@ -112,7 +112,7 @@ class Lineup:
 
 def pool_fills(bench: Bench, server: Server) -> bool:
     try:
-        # The warm session's container, and one ahead.
+        # The warm session's container, and one of the pool.
         server.until_containers(2, patience_s=20)
     except Wrong:
         bench.note("the server knows SANDBOX_POOL_SIZE, but keeps no container ahead")
@@ -121,7 +121,7 @@ def pool_fills(bench: Bench, server: Server) -> bool:
 
 
 def start_peer(bench: Bench, limits: engine.Limits) -> peer.Peer | None:
-    """The package, if it is there and works."""
+    """Starts the package; None if it is not installed or does not work."""
     if bench.venv is None:
         bench.note("PyPI llm-sandbox was left out")
         return None

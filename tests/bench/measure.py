@@ -1,6 +1,6 @@
-"""Samples and what is said about them, and the two kinds of answer that a contestant gives.
+"""Samples and their statistics, and the two kinds of answer of a contestant.
 
-Nothing here knows how a figure came about.
+This module does not know how a figure is measured.
 """
 
 import math
@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-# A model thinks between its calls, so no call follows another at once: neither does what a contestant
-# still tidies up after a call weigh on whoever is next, nor is anybody measured with caches that only
-# a loop keeps warm.
+# A model thinks between its calls, so the benchmark leaves a gap before each call. Then the clean-up after a call does
+# not slow the next contestant, and no contestant profits from caches that only a loop keeps warm.
 GAP_S = 0.06
 
 
 class Wrong(Exception):
-    """An answer that is not the right one: then no figure means anything, and the run fails."""
+    """An incorrect answer: the figures mean nothing then, and the run fails."""
 
 
 def right(holds: object, *about: object) -> None:
@@ -26,7 +25,7 @@ def right(holds: object, *about: object) -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of one program, and how long it took as its caller sees it."""
+    """The result of one program, and its time as its caller sees it."""
 
     seconds: float
     exit_code: int
@@ -36,7 +35,7 @@ class Ran:
 
 
 class Contestant(Protocol):
-    """A warm sandbox with its files in /mnt/data. What gives seconds is timed, the rest is not."""
+    """A warm sandbox with its files in /mnt/data. Methods that return seconds are timed, the others are not."""
 
     key: str
 
@@ -73,5 +72,5 @@ def summary(samples: Iterable[float]) -> dict[str, Any]:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """By nearest rank: a value that really occurred, and the largest if there are few."""
+    """The percentile by nearest rank: a value that really occurred, and the largest if there are few."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

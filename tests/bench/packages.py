@@ -3,11 +3,11 @@
 
     tests/bench/packages.py [--binary FILE] [--turns N] [--image NAME]
 
-In each turn, for each package: `by hand`, the image's own pip or npm in a container with a network, which looks for the
-package and what that needs and downloads it; `first`, install_package in a session of a server that has fetched
-nothing yet; `again`, in another session of that server, which has it in its cache; `import`, the first cell that
-imports it. Sessions are there before, and have run a cell. Medians; the ratio is of those of `first` and `by hand`. No
-figure is a failure; a wrong answer is.
+In each turn, for each package: `by hand`, the image's own pip or npm in a container with a network, which resolves the
+package and its dependencies and downloads them; `first`, install_package in a session of a server that has fetched
+nothing yet; `again`, install_package in another session of that server, which has the package in its cache; `import`,
+the first cell that imports it. The sessions exist before, and have run a cell. The figures are medians; the ratio is
+that of `first` to `by hand`. No figure is a failure; a wrong answer is.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from server import Server
 ROOT = Path(__file__).resolve().parents[2]
 PIP = ["python", "-I", "/opt/sandbox/pip.zip/pip", "download", "-q", "--no-cache-dir", "--only-binary", ":all:"]
 NPM = ["node", "/opt/sandbox/npm/bin/npm-cli.js", "install", "--silent", "--ignore-scripts", "--no-audit"]
-# Each by what its first cell says.
+# Each package with its first cell and that cell's value.
 PACKAGES = {
     "humanize": ("python", "import humanize\nhumanize.intcomma(1000)", "'1,000'"),
     "rapidfuzz": ("python", "from rapidfuzz import fuzz\nfuzz.ratio('a', 'a')", "100.0"),

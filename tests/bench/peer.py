@@ -1,13 +1,13 @@
-"""The PyPI package `llm-sandbox`, driven in a virtual environment of its own.
+"""The PyPI package `llm-sandbox`, used in a virtual environment of its own.
 
-It is given all that makes it fast and that its interface allows: one session that stays open, no
-set-up of an environment, its own pool where ours may use one, and a container that ends at once
-when it is told to. Where our limits do not fit it, it gets less strict ones:
+It gets every setting that makes it fast and that its interface supports: one session that stays open, no set-up of an
+environment, its own pool in those rows in which ours may use one, and a container that stops at once. If it does not
+support one of our limits, it gets a less strict one:
 
-- It copies each program into the container through the archive interface, which reaches neither a
-  read-only root nor a tmpfs. So its root can be written to, and /mnt/data lies on it.
-- It runs as root, its default, as anybody else would cost it one more command a call. Such a root
-  has no capability but DAC_OVERRIDE, without which it could not open what is not its own.
+- It copies each program into the container through the archive interface, which reaches neither a read-only root nor a
+  tmpfs. So its root is writable, and /mnt/data is part of it.
+- It runs as root, its default, because another user would cost it an additional command for each call. This root has no
+  capability except DAC_OVERRIDE, without which it could not open files of other users.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from measure import Ran, right
 from worker import Worker
 from workloads import PRINT
 
-# For a session out of its pool, see `Peer.fill_pool` of the worker.
+# For a session from its pool, see `Peer.fill_pool` of the worker.
 VENV = "/mnt/data/.sandbox-venv/bin"
 POOLED_STAY = (
     f"mkdir -p {VENV} && printf '#!/bin/sh\\nexec python3 \"$@\"\\n' >{VENV}/python && chmod +x {VENV}/python && {STAY}"
@@ -36,7 +36,7 @@ SETTINGS = [
 
 
 def runtime_configs(run: str, limits: Limits) -> dict[str, Any]:
-    """What of the limits its interface takes."""
+    """The part of the limits that its interface supports."""
     host = limits.host
     return {
         "entrypoint": ["sh", "-c", STAY],
@@ -64,7 +64,7 @@ def runtime_configs(run: str, limits: Limits) -> dict[str, Any]:
 
 
 class Peer:
-    """A session that stays open. One worker process may have several."""
+    """A session that stays open. One worker process can have several."""
 
     key = "peer"
 
@@ -106,7 +106,7 @@ def start_worker(python: Path, folder: Path, run: str, limits: Limits) -> Worker
 
 
 def prove(peer: Peer) -> None:
-    """That it works here at all, in everything that is asked of it later."""
+    """Checks that the package works here, with every operation that is needed later."""
     right(peer.run(PRINT).stdout == "4\n", "print")
     peer.upload("proof", b"proof")
     right(peer.download("proof")[1] == b"proof", "a file there and back")
@@ -115,6 +115,6 @@ def prove(peer: Peer) -> None:
 
 
 def version(venv: Path) -> str:
-    """Of the installed package, without importing it."""
+    """The version of the installed package, without importing it."""
     found = sorted(venv.glob("lib/python*/site-packages/llm_sandbox-*.dist-info"))
     return found[-1].name.removeprefix("llm_sandbox-").removesuffix(".dist-info")

@@ -1,7 +1,7 @@
-"""Runs inside the virtual environment of the PyPI package `llm-sandbox`, which alone has it: opens
-its sessions and times its calls, as the harness asks for them line by line.
+"""Runs inside the virtual environment of the PyPI package `llm-sandbox`, the only place where it is installed: opens
+its sessions and times its calls, when the harness asks for them line by line.
 
-What is timed is the package's own call and nothing around it.
+Only the package's own call is timed.
 """
 
 import json
@@ -39,8 +39,8 @@ class Peer:
             image=self.image,
             keep_template=True,
             workdir="/mnt/data",
-            # Its own advice for images that have everything: it would make a venv without the
-            # image's libraries, and ask a network that is not there for a newer pip.
+            # The package recommends this for images that have everything: otherwise it would make a venv without the
+            # image's libraries, and ask a missing network for a newer pip.
             skip_environment_setup=True,
             runtime_configs=self.settings,
         )
@@ -49,13 +49,13 @@ class Peer:
         session = self._session()
         session.open()
         self.sessions[name] = session
-        # A copy of the home folder is still on its way.
+        # The home folder is still being copied.
         while session.execute_command("cat /proc/1/comm").stdout.strip() != "sleep":
             time.sleep(0.05)
         return {"container": session.container.id}
 
     def open_interactive(self, name: str) -> Answer:
-        """One that keeps an interpreter. It looks for answers as often as it can be told to."""
+        """Opens a session with a persistent interpreter. It polls for answers as often as it can be told to."""
         session = InteractiveSandboxSession(
             lang="python",
             image=self.image,
@@ -97,7 +97,7 @@ class Peer:
         return {"stdout": self.sessions[name].execute_command(command).stdout}
 
     def life(self, code: str) -> Answer:
-        """A new session, its first answer, and its end."""
+        """Opens a new session, runs a program, and closes the session."""
         begun = time.perf_counter()
         session = self._session()
         session.open()
@@ -107,7 +107,7 @@ class Peer:
         return {"first": first, "whole": time.perf_counter() - begun, "stdout": output.stdout}
 
     def fill_pool(self, prepare: str) -> Answer:
-        """One container ahead. A session out of the pool insists on a venv in its folder."""
+        """Makes a pool of one container. A session from the pool insists on a venv in its folder."""
         settings = self.settings | {"entrypoint": ["sh", "-c", prepare]}
         self.pool = create_pool_manager(
             backend="docker",
@@ -130,7 +130,7 @@ class Peer:
         return {"first": first, "stdout": output.stdout}
 
     def parallel(self, names: list[str], code: str, runs: int) -> Answer:
-        """So many runs in each session, all sessions at once."""
+        """Does this number of runs in each session, all sessions at the same time."""
         ready = threading.Barrier(len(names) + 1)
         outputs: list[list[str]] = [[] for _ in names]
 
@@ -156,7 +156,7 @@ class Peer:
 
 
 def main() -> None:
-    # What the package might print must not get between the answers.
+    # Output of the package must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     peer = Peer()

@@ -1,4 +1,4 @@
-"""Runs and megabytes a second: eight sessions at once, one session without a pause, and large files.
+"""Runs and megabytes per second: eight sessions at the same time, one session without a pause, and large files.
 
 Contestants take turns here as well, round by round; a figure is the median of its rounds.
 """
@@ -28,12 +28,12 @@ BIG_SETTINGS = {
     "SANDBOX_MAX_UPLOAD_BYTES": "150MB",
 }
 
-# Seconds that all runs took together.
+# Returns the seconds that all runs took together.
 Parallel = Callable[[Workload, int], float]
 
 
 def ours_parallel(server: Server, sessions: Sequence[str]) -> Parallel:
-    """One client, one pipe: the next call of a session goes out when its last is answered."""
+    """One client with one pipe: sends the next call of a session when the last one is answered."""
 
     def measure(workload: Workload, runs: int) -> float:
         left = dict.fromkeys(sessions, runs)
@@ -61,7 +61,7 @@ def ours_parallel(server: Server, sessions: Sequence[str]) -> Parallel:
 
 
 def docker_parallel(contestants: Sequence[DockerExec]) -> Parallel:
-    """A thread for each container, which waits for its client most of the time."""
+    """A thread for each container, which mostly waits for its client."""
 
     def measure(workload: Workload, runs: int) -> float:
         ready = threading.Barrier(len(contestants) + 1)
@@ -102,7 +102,7 @@ def peer_parallel(peers: Sequence[Peer]) -> Parallel:
 
 
 def alone(contestant: Contestant) -> Parallel:
-    """One session, one call after the other at once."""
+    """One session, one call after another without a gap."""
 
     def measure(workload: Workload, runs: int) -> float:
         seconds = 0.0
@@ -117,7 +117,7 @@ def alone(contestant: Contestant) -> Parallel:
 
 @contextmanager
 def all_at_once(bench: Bench, lineup: Lineup) -> Iterator[dict[str, Parallel]]:
-    """Eight warm sessions of each, for as long as they are measured."""
+    """Eight warm sessions of each contestant, for the time of the measurement."""
     server, names = lineup.server, [bench.session(str(number)) for number in range(SESSIONS)]
     for name in names:
         BY_KEY["print"].check(Ours(server, name).run(BY_KEY["print"].code))
@@ -128,7 +128,7 @@ def all_at_once(bench: Bench, lineup: Lineup) -> Iterator[dict[str, Parallel]]:
         parallel["peer"] = peer_parallel(peers)
     until_still(server.containers())
     yield parallel
-    # What is left of them if this is not reached goes with everything else.
+    # After an error they are removed at the end of the run, with everything else.
     for name in names:
         server.close(name)
         if lineup.peer:
@@ -137,11 +137,11 @@ def all_at_once(bench: Bench, lineup: Lineup) -> Iterator[dict[str, Parallel]]:
 
 
 def per_second(parallels: dict[str, Parallel], workload: Workload, runs: int, rounds: int, sessions: int) -> Any:
-    """Runs a second of each contestant."""
+    """Runs per second of each contestant."""
     rates: dict[str, list[float]] = {key: [] for key in parallels}
     for _ in range(rounds):
         for key, measure in parallels.items():
-            # What somebody has made ready in a pause is used up then.
+            # Uses up anything that a contestant has prepared in a pause.
             measure(workload, 1)
             rates[key].append(runs * sessions / measure(workload, runs))
     found = {key: round(statistics.median(own), 1) for key, own in rates.items()}

@@ -1,9 +1,9 @@
-"""Figures into pages for people: results in, Markdown out.
+"""Writes figures into pages: results in, Markdown out.
 
     python3 tests/bench/report.py [--check]
 
-writes docs/performance.md and the rows of README anew from out/results.json, as `run.sh --write` does after
-it has measured; with --check it only says whether they are what the results hold.
+writes docs/performance.md and the rows of README again from out/results.json, as `run.sh --write` does after a
+measurement; with --check it only says whether they agree with the results.
 """
 
 import json
@@ -56,7 +56,7 @@ def median(results: Results, row: str, key: str) -> float | None:
 
 
 def ratio(results: Results, row: str, key: str) -> float | None:
-    """How many times longer another takes than ours."""
+    """The other's median divided by ours."""
     ours, other = median(results, row, "ours"), median(results, row, key)
     return other / ours if ours and other else None
 
@@ -142,11 +142,11 @@ def details(results: Results) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """All figures, for whoever has measured them."""
+    """All figures, for the person who has measured them."""
     return "\n".join(["# Benchmark\n", "\n".join(heading(results)) + "\n", *details(results)])
 
 
-# Rows of the short tables, by what is measured in each: their titles there.
+# Titles of rows in the short tables, by the key of what is measured.
 SHORT = {
     "print": "`print(2+2)`",
     "pandas": "small pandas",
@@ -162,7 +162,7 @@ FRONT = ["print", "pandas", "matplotlib"]
 
 
 def whole(figure: float | None) -> str:
-    """Milliseconds, in the figures that matter."""
+    """Milliseconds with the significant digits."""
     if figure is None:
         return NOT_MEASURED
     return f"{figure:.1f} ms" if figure < 10 else f"{figure:,.0f} ms"
@@ -178,7 +178,7 @@ def short(results: Results, keys: list[str]) -> str:
 
 
 def costs(results: Results) -> Iterator[str]:
-    """What follows from the figures, in sentences."""
+    """Sentences about the results."""
     chart, whole_call = median(results, "matplotlib", "ahead"), median(results, "print", "ours")
     server, client = (results["overhead"].get(key) for key in ("server_ms", "client_ms"))
     big, idle, asleep = results["big_files"], results["memory"].get("idle"), results["memory"].get("hibernated")
@@ -206,7 +206,7 @@ def costs(results: Results) -> Iterator[str]:
         )
 
 
-# What no run of the benchmark changes.
+# The text that is the same for all runs of the benchmark.
 METHOD = """
 `tests/bench/run.sh` measures it on your machine in ten minutes: in one run and in turns, on the same engine and \
 image, under the same limits, with every answer checked. Figures are medians, of the whole call from the message's \
@@ -241,14 +241,14 @@ def page(results: Results) -> str:
 
 
 def front(results: Results) -> str:
-    """The rows of README, with where and when."""
+    """The rows of README, with machine and date."""
     machine = results["machine"]
     where = f"{machine['cpu']}, {machine['cores']} cores, {results['date'][:10]}"
     return f"{short(results, FRONT)}\nMedians of the whole call as its client sees it; {where}."
 
 
 def measured() -> ModuleType:
-    """What puts figures into pages."""
+    """The module that writes figures into pages."""
     sys.path.insert(0, str(ROOT / "docs"))
     return import_module("measured")
 
@@ -259,7 +259,7 @@ def write_pages(results: Results) -> None:
 
 
 def is_written(results: Results) -> bool:
-    """Whether the pages are what these results make of them."""
+    """Whether the pages agree with these results."""
     written = (ROOT / PAGE).read_text(encoding="utf-8") == page(results)
     return written and front(results) in (ROOT / "README.md").read_text(encoding="utf-8")
 

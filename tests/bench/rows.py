@@ -1,7 +1,7 @@
-"""The calls whose time is taken, and the rounds in which it is.
+"""The calls that are timed, and their rounds.
 
-In each round every row has its turn, and within a row every contestant once, with a gap before
-each call. Who begins changes from round to round, so that noise and neighbours hit all alike.
+In each round every row has a turn, and within a row every contestant has one, with a gap before each call. The first
+contestant changes from round to round, so that noise and neighbours affect all equally.
 """
 
 import random
@@ -21,14 +21,14 @@ SMALL_FILE = 1_000_000
 LARGE_FILE = 10_000_000
 LARGE = "large.bin"
 
-# Seconds by figure: most calls give one, the life of a session several.
+# Seconds by figure: most calls give one figure, the life of a session several.
 Figures = dict[str, float]
 Measure = Callable[[int], Figures]
 
 
 @dataclass(frozen=True)
 class Row:
-    """How each contestant is measured, and in every so many-th round only."""
+    """The measurement of each contestant, and every how many rounds it is done."""
 
     measures: dict[str, Measure]
     every: int = 1
@@ -39,7 +39,7 @@ def large_file() -> bytes:
 
 
 def prepare(lineup: Lineup) -> None:
-    """Files into place, and every program once, so that no figure is of a first time."""
+    """Uploads the files, and runs every program once, so that no figure is that of a first time."""
     for contestant in lineup.sandboxes():
         contestant.upload(TABLE, table())
         contestant.upload(LARGE, large_file())
@@ -62,7 +62,7 @@ def program(contestant: Contestant, workload: Workload, runs: list[Ran]) -> Meas
 
 def upload(contestant: Contestant) -> Measure:
     def measure(number: int) -> Figures:
-        # Another content each time: what is found there was written now.
+        # The content is new each time, which proves that the file was written now.
         content = random.Random(number).randbytes(SMALL_FILE)
         seconds = contestant.upload("small.bin", content)
         right(contestant.digest("small.bin") == engine.sha256(content), "upload", contestant.key)
@@ -83,7 +83,7 @@ def download(contestant: Contestant) -> Measure:
 
 
 def until_ready(lineup: Lineup) -> None:
-    """Until there is the warm session's container and a full pool, nothing else, and nothing goes on."""
+    """Waits until exactly the warm session's container and a full pool exist, and all of them are idle."""
     lineup.server.until_containers(1 + lineup.pool)
     time.sleep(GAP_S)
 
@@ -117,7 +117,7 @@ def ours_named(lineup: Lineup, bench: Bench) -> Measure:
 def docker_life(lineup: Lineup, bench: Bench) -> Measure:
     def measure(_: int) -> Figures:
         first, whole = engine.run_once(bench.run, lineup.limits.image, lineup.options, PRINT, "4\n")
-        # It has no pool: the same figure stands against both.
+        # Docker has no pool: the same figure is compared with both of ours.
         return {"first_pooled": first, "first_named": first, "life": whole}
 
     return measure
@@ -142,7 +142,7 @@ def peer_pooled(peer: Peer) -> Measure:
 
 
 def lives(lineup: Lineup, bench: Bench) -> Iterator[Row]:
-    """New sessions."""
+    """Rows about new sessions."""
     named = {"ours": ours_named(lineup, bench), "docker": docker_life(lineup, bench)}
     pooled = {"ours": ours_pooled(lineup)} if lineup.pool else {}
     if lineup.peer:
@@ -152,7 +152,7 @@ def lives(lineup: Lineup, bench: Bench) -> Iterator[Row]:
 
 
 def warm(lineup: Lineup, pipe: floor.Pipe, prints: list[Ran]) -> Iterator[Row]:
-    """Calls in warm sessions. `prints` gets our own runs of the first program."""
+    """Rows about calls in warm sessions. Our own runs of the first program are added to `prints`."""
     for workload in WORKLOADS:
         kept = prints if workload.key == "print" else []
         runs = {one.key: kept if one is lineup.ours else [] for one in lineup.everybody()}

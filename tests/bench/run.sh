@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How fast it is: our server, `docker exec` and the PyPI package llm-sandbox in turns, on one engine and
-# image, under the same limits, and a bare fork as the floor. bench.py says how it is kept fair.
+# Measures speed: our server, `docker exec` and the PyPI package llm-sandbox in turns, on one engine and image, under
+# the same limits, and a bare fork as the floor. bench.py explains how the comparison is fair.
 #
 #   tests/bench/run.sh [--iterations N]    everything, about ten minutes at the default of 30
 #   tests/bench/run.sh --quick             a minute's smoke test, without the PyPI package
@@ -10,15 +10,15 @@
 #   tests/bench/run.sh --embedded [--iterations N]
 #                                          the embedded engine against Docker and others, 1,000 sessions at once,
 #                                          and tools of your own against published figures
-#   ... --write                            also what docs/ and README.md say of it; not with --quick
+#   ... --write                            also writes the figures to docs/ and README.md; not with --quick
 #
 # Leaves results.json, table.md and chart.svg in tests/bench/out (in out/quick after --quick).
 #
-# LLM_SANDBOX_BIN names another server than the release build made here; it is taken as it is, and so is
-# the image. LLM_SANDBOX_BENCH_CACHE is where the package's virtual environment lies, default:
-# llm-sandbox-bench in the user's cache.
+# LLM_SANDBOX_BIN names another server than the release build made here; neither it nor the image is rebuilt then.
+# LLM_SANDBOX_BENCH_CACHE is the folder of the package's virtual environment, default: llm-sandbox-bench in the user's
+# cache.
 #
-# Exit code 0: every answer was the right one. No figure is ever a failure.
+# Exit code 0: every answer was correct. No figure is ever a failure.
 set -euo pipefail
 
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -32,7 +32,7 @@ wrong_usage() {
 }
 is_number() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
 
-# A server's settings would be taken for the benchmark's own.
+# The caller's settings of a server would apply to the benchmark.
 unset_settings SANDBOX_RUNTIME_DIR
 
 options=()
@@ -77,8 +77,8 @@ done
 # A smoke test's figures mean nothing.
 if [ "$mode" = quick ] && [[ " ${options[*]} " = *' --write '* ]]; then wrong_usage; fi
 
-# The stamp is written last: an environment that was not finished is made again. Without the package
-# there is still a benchmark.
+# The stamp is written last, so an unfinished environment is made again. Without the package the benchmark runs without
+# that contestant.
 prepare_peer() {
     local wanted=$bench/requirements.txt
     if cmp -s "$wanted" "$venv/requirements.stamp" && "$venv/bin/python" -c '' 2>/dev/null; then return; fi
@@ -115,7 +115,7 @@ if [ -n "$engines" ]; then
     ulimit -n 65536 2>/dev/null || true
 fi
 
-# Everything that is started carries this; what is left of it goes even if the harness is killed.
+# All containers of this run have this label, so that leftovers are removed even if the harness is killed.
 run=$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
 scratch=$(mktemp -d)
 harness=
@@ -126,7 +126,7 @@ clean_up() {
     # shellcheck disable=SC2086 # one id a line
     if [ -n "$left" ]; then docker rm --force $left >/dev/null; fi
 }
-# A shell that waits for a program in the foreground handles no signal until that has ended.
+# A shell that waits for a program in the foreground handles a signal only after that program has ended.
 pass_on() { if [ -n "$harness" ]; then kill -TERM "$harness" 2>/dev/null || true; fi; }
 trap clean_up EXIT
 trap pass_on INT TERM

@@ -1,8 +1,8 @@
-"""Our contestant: a server of its own over standard input and output, by a client that is small
-enough to see what is timed.
+"""Our contestant: a server of its own over standard input and output, with a client that is small enough to show
+what is timed.
 
-A call's time begins before its message is put together (base64 of an upload included) and ends
-after the answer has been parsed: all that a client must do for it.
+The time of a call begins before its message is built (base64 of an upload included) and ends after the answer has
+been parsed: it covers everything that a client must do for the call.
 """
 
 import base64
@@ -26,14 +26,14 @@ BAD_SETTINGS = 64
 
 
 def environment(settings: dict[str, str], folder: Path) -> dict[str, str]:
-    """Ours alone: the settings of whoever starts the benchmark are not what is measured, but for where things are."""
+    """The settings of the server alone; of the caller's own settings only the paths that it needs are kept."""
     kept = {"SANDBOX_RUNTIME_DIR"}
     others = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_") or name in kept}
     return others | {"SANDBOX_HTTP_PORT": "0", "SANDBOX_LOG_FILE": "", "TMPDIR": str(folder)} | settings
 
 
 def accepts(binary: Path, folder: Path, name: str, value: str) -> bool:
-    """Whether this program knows a setting; it stops with 64 at one that it does not know."""
+    """Whether this program knows a setting; it exits with 64 if it does not."""
     env = environment({name: value}, folder)
     quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "start_new_session": True}
     done = subprocess.run([binary], cwd=folder, env=env, timeout=PATIENCE_S, **quiet)
@@ -43,11 +43,11 @@ def accepts(binary: Path, folder: Path, name: str, value: str) -> bool:
 
 
 class Refused(Wrong):
-    """A tool's error."""
+    """An error of a tool."""
 
 
 class Server:
-    """One server process and the one client that it has."""
+    """A server process with its only client."""
 
     def __init__(self, binary: Path, folder: Path, name: str, settings: dict[str, str]) -> None:
         self.log = folder / f"{name}.log"
@@ -61,7 +61,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             bufsize=0,
-            # Ctrl-C is ours to handle: a server ends when its input does, with all its containers.
+            # The harness handles Ctrl-C: a server ends when its input does, with all its containers.
             start_new_session=True,
         )
         assert self.process.stdin and self.process.stdout
@@ -134,7 +134,7 @@ class Server:
         return self.call("close_session", session_id=session)[0]
 
     def containers(self, *filters: str) -> list[str]:
-        """Ids of the containers of this server; others may be at work on this engine."""
+        """Ids of the containers of this server; other servers may use this engine, too."""
         wanted = [part for one in ("label=app=llm-sandbox", *filters) for part in ("--filter", one)]
         template = '{{.ID}} {{.Label "llm-sandbox.owner"}}'
         listed = engine.docker("ps", "--all", "--no-trunc", *wanted, "--format", template).decode()
@@ -147,7 +147,7 @@ class Server:
         return found[0]
 
     def until_containers(self, count: int, patience_s: float = 60) -> None:
-        """Waits until it has so many, and until all of them have loaded what they load ahead."""
+        """Waits until the server has this number of containers, and all of them have loaded what they load ahead."""
         deadline = time.monotonic() + patience_s
         while len(ids := self.containers()) != count:
             right(time.monotonic() < deadline, "containers", len(ids), "wanted", count)
@@ -161,7 +161,7 @@ class Server:
         return int(status["VmRSS"].split()[0]), len(list((folder / "fd").iterdir()))
 
     def end(self) -> int:
-        """As a client ends it; gives its exit code."""
+        """Ends the server as a client does; returns its exit code."""
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
@@ -216,7 +216,7 @@ class Ours:
         return str(url)
 
     def download(self, name: str) -> tuple[float, bytes]:
-        """Over HTTP, a connection of its own each time: read_artifact is for what a model looks at."""
+        """Downloads over HTTP, with a new connection each time: read_artifact is for files that a model looks at."""
         url = self.url(name)
         begun = time.perf_counter()
         body = b"".join(fetched(url))
@@ -228,11 +228,11 @@ class Ours:
 
 
 def fetched(url: str, piece: int = 1 << 20) -> Iterator[bytes]:
-    """A file by its address, in pieces as they come."""
+    """The pieces of a file from its address, as they arrive."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_S)
     try:
-        # Whole: the query may be the signature.
+        # The query can be the signature, so it is sent as well.
         connection.request("GET", f"{address.path}?{address.query}")
         response = connection.getresponse()
         right(response.status == 200, "GET", response.status)

@@ -1,7 +1,7 @@
-"""Runs inside the virtual environment that has the PyPI package `wasmtime`: a Python for WASI, compiled ahead and
-loaded once, in a fresh instance for each program.
+"""Runs inside the virtual environment with the PyPI package `wasmtime`: a Python for WASI, compiled ahead and loaded
+once, with a new instance for each program.
 
-What is timed is making the instance and running it, and nothing around it.
+Only making the instance and running it are timed.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""A helper process that answers one line of JSON with one line of JSON, and times what it does by
-itself, so that the lines between it and the harness are in no figure."""
+"""A helper process that answers one line of JSON with one line of JSON, and measures times itself, so that no figure
+contains the lines between it and the harness."""
 
 import json
 import select
@@ -33,7 +33,7 @@ class Worker:
             self._input.write(json.dumps({"do": do} | given).encode() + b"\n")
         except BrokenPipeError:
             raise Wrong("the helper has ended", self._process.wait(PATIENCE_S)) from None
-        # One answer to one question, so nothing of a next line is ever waiting behind this one.
+        # There is one answer to one question, so nothing of another line can follow this one.
         line = b""
         while not line.endswith(b"\n"):
             if not self._poll.poll(PATIENCE_S * 1000):

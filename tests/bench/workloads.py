@@ -1,6 +1,6 @@
-"""The programs that every contestant runs, letter by letter the same, and what must come of them.
+"""The programs that every contestant runs without any change, and their expected results.
 
-They are what a model writes on an ordinary day, not what suits anybody.
+They are typical programs of models, and do not favour any contestant.
 """
 
 import random
@@ -69,7 +69,7 @@ def table() -> bytes:
 
 
 def totals(csv: bytes) -> str:
-    """What GROUP_BY prints of it, found without pandas."""
+    """The output of GROUP_BY for this CSV, computed without pandas."""
     sums: Counter[str] = Counter()
     for line in csv.decode().splitlines()[1:]:
         _, region, _, amount = line.split(",")
@@ -84,7 +84,7 @@ class Workload:
     code: str
     stdout: str = ""
     draws: bool = False
-    # Slow ones only in every so many-th round, or they would take all the time there is.
+    # Slow programs run only every so many rounds, to limit the total time.
     every: int = 1
 
     def check(self, ran: Ran) -> None:
@@ -92,7 +92,7 @@ class Workload:
 
 
 class Failing(Workload):
-    """A mistake of the model's: its traceback is the answer."""
+    """A program with a mistake: its traceback is the answer."""
 
     def check(self, ran: Ran) -> None:
         last = ran.stderr.rstrip().rpartition("\n")[2]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The page for people, and hostile HTML and SVG artifacts, in a real Chromium. Sandboxes are plain processes,
-# but for the page of a workspace, whose cells need the image.
+# The page for people, and hostile HTML and SVG artifacts, in a real Chromium. Sandboxes are plain processes, except for
+# the page of a workspace, whose cells need the image.
 #
 #   tests/browser/run.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# Installs Debian's chromium where it may; CHROMIUM names another. Prints a line for each check, and
-# `N passed, N failed` for the page and for the artifacts. Exit code 0: none failed. 77: there is no
-# browser, and the reason was printed.
+# Installs Debian's chromium if it may; CHROMIUM names another browser. Prints a line for each check, and
+# `N passed, N failed` for the page and for the artifacts. Exit code 0: none failed. 77: there is no browser, and the
+# reason was printed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +18,7 @@ skip() {
     exit 77
 }
 
-# Prints a browser that starts. Ubuntu's package is a stub that needs snapd, which may not be there.
+# Prints the name of a browser that starts. Ubuntu's package is a stub that needs snapd, which may be missing.
 find_browser() {
     local name
     for name in "${CHROMIUM:-chromium}" chromium-browser google-chrome; do

@@ -1,20 +1,18 @@
 #!/usr/bin/env bash
-# The server under the official MCP clients, over stdio and over HTTP, there without and with tokens:
-# TypeScript SDK 1.x and 2.x, MCP inspector, Python SDK. Then the official conformance suite, the notebook
-# of a session under Jupyter's nbformat, and, where it is installed in claude_code, Claude Code with a model
-# that follows a script.
+# The server with the official MCP clients, over stdio and over HTTP, with and without tokens: TypeScript SDK 1.x and
+# 2.x, MCP inspector, Python SDK. Then the official conformance suite, the notebook of a session under Jupyter's
+# nbformat, and, if it is installed in claude_code, Claude Code with a model that follows a script.
 #
 #   tests/clients/run.sh [--one] [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
 # --one runs only the Python SDK, over stdio and over HTTP.
 #
-# SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, puts them on the embedded engine. SANDBOX_ENGINE=kubernetes, with
-# KUBECONFIG and SANDBOX_KUBERNETES_NAMESPACE, puts them on pods; with TEST_REPLICAS=1 each server over HTTP is two,
-# behind a round robin of connections.
+# SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, selects the embedded engine. SANDBOX_ENGINE=kubernetes, with KUBECONFIG
+# and SANDBOX_KUBERNETES_NAMESPACE, selects pods; with TEST_REPLICAS=1 each server over HTTP is two servers, behind a
+# round robin of connections.
 #
-# Makes itself ready and may be run again: what is already there is left alone. Prints a line for each
-# check, then `N passed, N failed`. Takes five minutes or six. Exit code 0: none failed. 1: some did.
-# 2: it could not be made ready.
+# Installs missing programs, and keeps those that are installed. Prints a line for each check, then
+# `N passed, N failed`. Takes five or six minutes. Exit code 0: no check failed. 1: a check failed. 2: the set-up failed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,7 +23,7 @@ client_limit_s=300
 start_limit_s=20
 export PYTHONDONTWRITEBYTECODE=1 ANN_TOKEN=ann-0123456789abcdef BEN_TOKEN=ben-fedcba9876543210
 
-# The servers are to have the settings of the tests, besides those that tell them of their engine.
+# The servers must have the settings of the tests, besides those that select their engine.
 unset_settings SANDBOX_ENGINE SANDBOX_IMAGE SANDBOX_RUNTIME SANDBOX_RUNTIME_DIR SANDBOX_KUBERNETES_NAMESPACE
 
 prepare_node() {
@@ -35,7 +33,7 @@ prepare_node() {
     npm_ci "$here" 'the Node clients'
 }
 
-# The demo's client is the one to be tested. The stamp is written last, as in npm_ci.
+# The test uses the client of the demo. The stamp is written last, as in npm_ci.
 prepare_python() {
     local wanted=("$root/demo/requirements.txt" "$here/requirements.txt")
     have python3 || need_packages 'Python' python3 python3-venv
@@ -51,8 +49,8 @@ prepare_python() {
     fi
 }
 
-# Clients hand on little of their environment, and keep the server's process to themselves. So they
-# start it by a command that sets what it needs and leaves a note of its process.
+# Clients pass on little of their environment, and keep the server's process to themselves. So they start it by a
+# command that sets the necessary variables and writes its process id to a file.
 write_server_command() {
     {
         echo '#!/usr/bin/env bash'
@@ -69,11 +67,11 @@ write_server_command() {
     : >"$scratch/pids"
 }
 
-# start_http <name> [setting=value]...: a server, whose address is then in $scratch/<name>.url.
+# start_http <name> [setting=value]...: starts a server; its address is then in $scratch/<name>.url.
 start_http() {
     if [ -z "${TEST_REPLICAS:-}" ]; then start_one "$@"; else start_two "$@"; fi
 }
-# The same of two that share their callers, behind a round robin.
+# Like start_one, with two servers that share their callers, behind a round robin.
 start_two() {
     local name=$1 number addresses=() pid
     shift
@@ -115,7 +113,7 @@ stop_http() {
     balancers=()
 }
 
-# client <name> <command>...: its checks; that it ended by itself is one more if it did not.
+# client <name> <command>...: its checks, and a failed one if it did not end by itself.
 client() {
     local name=$1 ended=0 started=$SECONDS
     shift
@@ -126,11 +124,11 @@ client() {
 
 servers() {
     local pid
-    # By its program, too: the number may have been given to another since.
+    # The program is compared, too: another process may have the same number now.
     while read -r pid; do ps -o pid=,args= -p "$pid" | grep -F "$binary" || true; done <"$scratch/pids"
 }
 
-# Of the servers started here: other servers may be at work on this host.
+# Containers of the servers started here: other servers may run on this host.
 containers() {
     local id owner pid
     docker ps --all --filter label=app=llm-sandbox --format '{{.ID}} {{.Label "llm-sandbox.owner"}}' |
@@ -143,7 +141,7 @@ containers() {
 # nothing_left <sentence> <what lists it>
 nothing_left() {
     local left tries=0
-    # What was told to end may still be about it.
+    # Processes that were told to end may still be ending.
     while :; do
         left=$($2) || left='that could not be found out'
         if [ -z "$left" ] || [ $((tries += 1)) -gt 10 ]; then break; fi
@@ -152,7 +150,7 @@ nothing_left() {
     if [ -z "$left" ]; then echo "ok   $1"; else printf 'FAIL %s\n     %s\n' "$1" "${left//$'\n'/ }"; fi
 }
 
-# Too large to be installed unasked.
+# Claude Code is too large to be installed without a request.
 have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/claude" >/dev/null; }
 
 checks() {
@@ -178,9 +176,9 @@ checks() {
     if [ "${SANDBOX_ENGINE:-docker}" = docker ]; then nothing_left 'None of their containers is left' containers; fi
 }
 
-# Two at a time, beside those that only wait. Shares the variables of `checks`.
+# Two clients run at a time, beside those that only wait. Shares the variables of `checks`.
 all_clients() {
-    # For runs that idle for a minute, all at a time.
+    # For runs that idle for a minute, all at the same time.
     start_http patient SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN" SANDBOX_EXEC_TIMEOUT_S=90 \
         SANDBOX_PRELOAD=none SANDBOX_POOL_SIZE=0 SANDBOX_MAX_SESSIONS=12
     patient=(http none "$(<"$scratch/patient.url")")
@@ -234,7 +232,7 @@ prepare_python
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 write_server_command
-# What breaks off, or cannot be written down, counts as a failure.
+# An interrupted or incomplete list of checks counts as a failure.
 ended=0
 checks | tee "$scratch/checks" || ended=$?
 

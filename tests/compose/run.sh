@@ -104,12 +104,12 @@ from_neighbour() {
     timeout "$limit_s" docker run --rm --interactive --network "${COMPOSE_PROJECT_NAME}_default" --env TOKEN="$token" \
         --entrypoint python3 "$image" - "$@" <"$here/session.py"
 }
-# Containers of the session with this name, and of whoever owns it.
+# Containers of the session with this name, and of a server by its owner label.
 of_session() { docker ps --all --quiet --filter label=app=llm-sandbox --filter "label=session_id=$1"; }
 of_owner() { docker ps --all --quiet --filter label=app=llm-sandbox --filter "label=llm-sandbox.owner=$1"; }
 owner_of() { docker inspect --format '{{index .Config.Labels "llm-sandbox.owner"}}' "$(of_session "$1")"; }
 
-# until_so <command>...: false if it never is.
+# until_so <command>...: waits until it succeeds; false if it never does.
 until_so() {
     local tries=0
     until "$@"; do
@@ -133,7 +133,7 @@ start() {
     fi
 }
 
-# A session whose program does not end, started behind the back of this script; sets owner.
+# A session whose program does not end, started in the background; sets owner.
 leave_session() {
     session "$base" "$1" >/dev/null 2>&1 &
     until_so is_there "$1" || { fail "A session is started"; return 1; }
@@ -199,7 +199,8 @@ checks() {
     echo 'from a neighbour, http://sandbox:8080:'
     from_neighbour http://sandbox:8080 || fail 'The session from a neighbour runs to its end'
 
-    # As another server's, elsewhere and alive: nobody here can tell, so nobody here may touch it.
+    # Like the sandbox of a server on another machine: whether that server runs is unknown here, so it must not be
+    # removed.
     foreign=$(docker run --detach --network none --label app=llm-sandbox --label session_id=foreign \
         --label llm-sandbox.owner=v1/elsewhere/1/1/1 --entrypoint sleep "$image" 3600)
     leave_session first || return
@@ -277,7 +278,7 @@ checks() {
     equal 'and no container' "$(docker ps --all --quiet --filter "$of_project")" ''
 }
 
-# What breaks off, or cannot be written down, counts as a failure.
+# An interrupted or incomplete list of checks counts as a failure.
 ended=0
 checks | tee "$scratch/checks" || ended=$?
 tally "$scratch/checks" && [ "$ended" = 0 ]

@@ -1,14 +1,14 @@
-//! What models do, and what they are told: each answer has to be enough for the next step.
+//! Typical actions of models and the answers to them: each answer must be enough for the next step.
 //!
-//! [`behaviours`] is a table. Behaviours 1 to 47 are what models were seen or known to do with interpreters
-//! like this one; those from 101 on are what a clumsy or a hostile one does besides. Each is played on
-//! containers, through the real program, and its last answer is looked at as a model sees it: what must be
-//! said, what must not, and what it may cost.
+//! [`behaviours`] is a table. Behaviours 1 to 47 were seen in models, or are known of models that use similar
+//! interpreters; those from 101 on are actions of clumsy or hostile models. The test plays each on containers, through
+//! the real program, and checks the last answer as a model sees it: the parts that it must have, the parts that it must
+//! not have, and its cost in tokens.
 //!
-//! - `BEHAVIOURS=columns` plays those with this in their names, `BEHAVIOURS=17` the one with this number;
-//! - `BEHAVIOURS_TO=<file>` writes all answers there, for somebody to read.
+//! - `BEHAVIOURS=columns` plays the behaviours with this text in their names, `BEHAVIOURS=17` the one with this number;
+//! - `BEHAVIOURS_TO=<file>` writes all answers to this file.
 //!
-//! Tokens are estimated here, by a rule that is above the real count ([`tokens`]); `tests/tokens` counts.
+//! Tokens are estimated here, by a rule that gives more than the real count ([`tokens`]); `tests/tokens` counts.
 
 use std::{fmt::Write as _, fs};
 
@@ -17,39 +17,39 @@ use serde_json::{Value, json};
 
 use support::{On, PRELOADED, Server, text, until, until_uploaded};
 
-/// One thing that models do.
+/// An action of a model and the answer that it must get.
 struct Behaviour {
     number: u32,
-    /// A sentence.
+    /// A sentence without its subject, the model.
     name: &'static str,
-    /// What comes before, each of which must succeed.
+    /// Calls before the one that is checked; each must succeed.
     before: Vec<Call>,
     call: Call,
     place: Place,
-    /// What the answer has to have, in the form of [`shown`].
+    /// Parts that the answer must have, in the form of [`shown`].
     has: Vec<&'static str>,
     lacks: Vec<&'static str>,
-    /// Most that the answer may cost, in tokens.
+    /// The most tokens that the answer may cost.
     most: usize,
 }
 
-/// A tool and its arguments. The session's id is added where there is one, unless they have it.
+/// A tool and its arguments. The id of the session is added if the arguments have none.
 type Call = (&'static str, Value);
 
-/// Where it is played.
+/// The session in which a behaviour is played.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    /// In an empty session that others have used.
+    /// The shared session, with its files removed.
     Shared,
     /// In a session of its own, which the first call starts.
     Own,
-    /// Several times at once, in the shared session; the first answer is looked at.
+    /// The shared session, with two calls at the same time; the first answer is checked.
     Together,
-    /// On a server that has room for one session more.
+    /// A server that has room for only one more session.
     Full,
 }
 
-/// An answer has to be far below what clients cut, and most say one thing.
+/// The usual limit of tokens: an answer must be far below the length at which clients cut, and most say one thing.
 const USUAL: usize = 300;
 
 fn call(number: u32, name: &'static str, tool: &'static str, arguments: Value) -> Behaviour {
@@ -110,7 +110,7 @@ impl Behaviour {
 
 const SALES: &str = "Region,Revenue,Date\nNorth,10,2026-01-05\nSouth,12.5,2026-02-05\n";
 
-/// A program that reads that file first.
+/// A program that first reads sales.csv.
 fn sales(rest: &str) -> String {
     format!("import pandas as pd\ndf = pd.read_csv('sales.csv')\n{rest}")
 }
@@ -121,10 +121,10 @@ fn chart(rest: &str) -> String {
     format!("{CHART}{rest}")
 }
 
-/// An id of the server's own form that no session has.
+/// A valid id of a session that does not exist.
 const DEAD: &str = "sess_0123456789ab";
 
-/// A letter that Unicode has as one character, and as two.
+/// A name with one letter that Unicode writes as one character or as two.
 const COMPOSED: &str = "caf\u{e9}.csv";
 const DECOMPOSED: &str = "cafe\u{301}.csv";
 
@@ -135,7 +135,7 @@ fn behaviours() -> Vec<Behaviour> {
         .collect()
 }
 
-/// What is not printed, shown or returned.
+/// Programs that print, show or return nothing.
 fn silence() -> Vec<Behaviour> {
     vec![
         run(1, "leaves a value on the last line", "2 + 2")
@@ -191,7 +191,7 @@ fn silence() -> Vec<Behaviour> {
     ]
 }
 
-/// Sessions that have ended, are busy, or are too many.
+/// Sessions that have ended or are busy, and calls beyond the limit of sessions.
 fn sessions() -> Vec<Behaviour> {
     let gone = |behaviour: Behaviour| {
         behaviour
@@ -246,7 +246,7 @@ fn sessions() -> Vec<Behaviour> {
     ]
 }
 
-/// What is not installed, and no network.
+/// Libraries that are not installed, and network access.
 fn libraries() -> Vec<Behaviour> {
     const NOTE: &str = "is not installed, and nothing can be: there is no network. The description of run_python \
                         names the libraries that are there.";
@@ -318,7 +318,7 @@ print(LinearRegression().fit([[0], [1]], [0, 1]).score([[0], [1]], [0, 1]),
       len(pd.read_html(io.StringIO('<table><tr><td>1</td></tr><tr><td>2</td></tr></table>'))[0]))
 ";
 
-/// Files that are elsewhere, of another name or kind.
+/// Files in other places, or of another name or kind.
 fn files() -> Vec<Behaviour> {
     let missing = |behaviour: Behaviour| {
         behaviour
@@ -442,7 +442,7 @@ fn limits() -> Vec<Behaviour> {
     ]
 }
 
-/// Arguments of other names, types and forms.
+/// Arguments with wrong names, types or forms.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn arguments() -> Vec<Behaviour> {
     let base64 = |name, content: &str| {
@@ -584,7 +584,7 @@ fn arguments() -> Vec<Behaviour> {
     ]
 }
 
-/// What works in notebooks, and what happens to code on its way.
+/// Habits from notebooks, and damage to code in transit.
 fn notebooks() -> Vec<Behaviour> {
     let syntax = |name, code: &str, words: [&'static str; 1]| {
         run(33, name, code).says(["outcome: error", "line 1"]).says(words)
@@ -616,7 +616,7 @@ fn notebooks() -> Vec<Behaviour> {
     ]
 }
 
-/// What else may happen.
+/// Other mistakes.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn clumsy() -> Vec<Behaviour> {
     let columns = |number, name, code: &str| {
@@ -843,7 +843,7 @@ fn clumsy() -> Vec<Behaviour> {
     ]
 }
 
-/// What a model sees of an answer: a line for each field, and for each block that is no text.
+/// An answer as a model sees it: a line for each field, and one for each block that is not text.
 fn shown(answer: &Value) -> String {
     let mut shown = String::new();
     if let Some(error) = answer.get("error") {
@@ -887,7 +887,7 @@ fn size_of(image: &Value) -> (u32, u32) {
     (image.width(), image.height())
 }
 
-/// What an answer costs: its text and links, and pictures by their area.
+/// The tokens that an answer costs: its text and links, and its images by their area.
 fn cost(answer: &Value) -> usize {
     if let Some(error) = answer.get("error") {
         return tokens(&error.to_string());
@@ -903,9 +903,9 @@ fn cost(answer: &Value) -> usize {
     blocks(answer).iter().map(of_block).sum()
 }
 
-/// An estimate of a text's tokens (o200k) that is too high rather than too low: a token for every four
-/// letters of a word, three digits, or four alike of other characters, and for every byte of those that are
-/// not ASCII. A space belongs to the word after it.
+/// Estimates the tokens of a text (o200k), rather too high than too low: one for each four letters of a word, each
+/// three digits, each four equal characters of other kinds, and each byte of characters that are not ASCII. A space
+/// belongs to the word after it.
 fn tokens(text: &str) -> usize {
     #[derive(Clone, Copy, PartialEq)]
     enum Kind {
@@ -940,14 +940,14 @@ fn tokens(text: &str) -> usize {
     tokens
 }
 
-/// A server, and the session that most share.
+/// A server, and the session that most behaviours share.
 struct Stage {
     server: Server,
     shared: String,
     folder: tempfile::TempDir,
 }
 
-/// Removes what others have left.
+/// Removes the files of earlier behaviours.
 const EMPTY: &str = "\
 import os, shutil
 for folder in '/mnt/data', '/tmp', '/tmp/home':
@@ -969,8 +969,7 @@ impl Stage {
         Self { server, shared, folder }
     }
 
-    /// Waits until runs of the shared session are forked from a fork server: only then is all known of
-    /// them.
+    /// Waits until runs of the shared session are forked from a fork server: only then are all their modules known.
     async fn until_warm(&self) {
         until("a run with the libraries loaded", async || {
             let code = "import sys, numpy\nprint('pandas' in sys.modules)";
@@ -979,7 +978,7 @@ impl Stage {
         .await;
     }
 
-    /// What a call comes to: the whole message.
+    /// Makes a call; returns the whole message.
     async fn answer(&self, (tool, arguments): &Call, session: Option<&str>) -> Value {
         let mut arguments: Value = {
             let folder = self.folder.path().to_str().expect("UTF-8");
@@ -993,7 +992,7 @@ impl Stage {
         self.server.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
-    /// What comes of a call that should succeed, or all of the answer.
+    /// The result of a call that must succeed, or else the whole message.
     async fn must(&self, call: &Call, session: Option<&str>) -> Result<Value, Value> {
         let answer = self.answer(call, session).await;
         if answer["result"]["isError"] == false {
@@ -1003,7 +1002,7 @@ impl Stage {
         }
     }
 
-    /// The answer that is looked at, or the first failure before it.
+    /// The answer to check, or the first failure before it.
     async fn play(&self, behaviour: &Behaviour) -> Value {
         self.try_play(behaviour).await.unwrap_or_else(|failed| failed)
     }
@@ -1043,7 +1042,7 @@ impl Stage {
     }
 }
 
-/// What is wrong with an answer, if anything is.
+/// The differences between an answer and what the behaviour demands.
 fn judge(behaviour: &Behaviour, shown: &str, cost: usize) -> Vec<String> {
     let mut wrong = vec![];
     for part in behaviour.has.iter().filter(|part| !shown.contains(**part)) {

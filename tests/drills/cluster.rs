@@ -1,5 +1,5 @@
-//! Drills on a real Kubernetes, which `tests/kubernetes/drills.sh` brings up and names in `TEST_CLUSTER`:
-//! what serves the cluster is killed, and so are servers of ours, in the middle of cells. Skipped without it.
+//! Drills on a real Kubernetes, which `tests/kubernetes/drills.sh` starts and names in `TEST_CLUSTER`: they kill parts
+//! of the cluster, and servers of this project, during cells. Skipped without `TEST_CLUSTER`.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use support::{
     web::{Caller, Web},
 };
 
-/// The cluster, if there is one.
+/// The cluster.
 pub(crate) struct Cluster {
     /// The script that controls it.
     script: String,
@@ -18,7 +18,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// `None`, and a line that says why, where there is none.
+    /// The cluster; `None`, after a line with the reason, if there is none.
     pub(crate) fn there() -> Option<Self> {
         let Ok(script) = std::env::var("TEST_CLUSTER") else {
             println!("skipped: tests/kubernetes/drills.sh runs it");
@@ -28,7 +28,7 @@ impl Cluster {
         Some(Self { script, kubeconfig })
     }
 
-    /// Of a server whose sandboxes are there.
+    /// Settings of a server whose sandboxes are on this cluster.
     pub(crate) fn settings(&self) -> [(&'static str, &str); 3] {
         [
             ("SANDBOX_ENGINE", "kubernetes"),
@@ -44,7 +44,7 @@ impl Cluster {
         said
     }
 
-    /// Names of pods of sessions whose names begin so.
+    /// Names of the pods of sessions whose names begin with `session`.
     fn pods(&self, session: &str) -> Vec<String> {
         let all = self.control(&[
             "kubectl",
@@ -63,7 +63,7 @@ impl Cluster {
         self.server_with(key, &[]).await
     }
 
-    /// One that others reach at an address of its own.
+    /// Starts a server with an address for other servers.
     async fn replica(&self, key: &str) -> Web {
         let peers = format!("127.0.0.1:{}", free_port());
         let tokens = "alice:a-token,bob:b-token";
@@ -84,7 +84,7 @@ async fn cell(server: &Web, session: &str, code: &str) -> Value {
     server.caller(None).call("execute_code", arguments).await.json
 }
 
-/// A cell that says that it has begun, and then takes some seconds.
+/// A cell that creates the file `begun` and then takes some seconds.
 const LONG: &str = "open('begun', 'w').close()\nimport time\n\
                     for i in range(400): print(i); time.sleep(.02)\nx.append(len(x))\nx";
 
@@ -143,7 +143,7 @@ async fn servers_that_are_killed_one_after_another_lose_no_variable() {
     until("its pod is gone", async || cluster.pods(&session).is_empty()).await;
 }
 
-/// As the balancer has it, which knows nothing of servers that are gone.
+/// Makes a call as the balancer does, which does not know which servers have ended; `None` if there is no answer.
 async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
     let arguments = json!({ "session_id": session, "code": code });
     let params = json!({ "name": "execute_code", "arguments": arguments });
@@ -173,7 +173,7 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 old.signal(if n % 100 == 25 { "KILL" } else { "TERM" });
             });
-            // Whoever comes next finds the session on the other server.
+            // The caller finds the session on the other server.
             let lost = std::time::Instant::now();
             let there = async || {
                 let found = try_cell(&caller, &session, "x").await;

@@ -1,10 +1,10 @@
-//! What holds on which engine: each promise asked of each engine in the same words, and the table of the answers.
+//! Conformance of the engines: each promise is tested on each engine with the same words; the answers make a table.
 //!
 //! ```sh
 //! UPDATE_DOCS=1 cargo test -p llm-sandbox-tests --test drills conformance     # writes docs/conformance.md
 //! ```
 //!
-//! A cell of the table that is no longer true fails, whether a promise was broken or is kept now. Pods are asked where
+//! A cell of the table that is no longer true fails, whether the promise is now broken or now kept. Pods are tested if
 //! there is a cluster: `tests/kubernetes/drills.sh`.
 
 use std::{
@@ -17,7 +17,7 @@ use support::{On, Server, name};
 
 use crate::{cluster::Cluster, engine::Engine};
 
-/// Something that is asked of an engine.
+/// A promise that is tested on each engine.
 struct Promise {
     about: &'static str,
     what: &'static str,
@@ -25,7 +25,7 @@ struct Promise {
 }
 
 impl Promise {
-    /// Plain processes have the libraries and the memory of this machine, and would write where they may.
+    /// Plain processes have the libraries and the memory of this machine, and could write to any folder of its user.
     fn is_asked_of(&self, engine: usize) -> bool {
         let is_of_machine = ["Data work", "Isolation"].contains(&self.about);
         engine != PLAIN || !(is_of_machine || self.what.contains("memory"))
@@ -33,28 +33,28 @@ impl Promise {
 }
 
 enum How {
-    /// A program prints this and ends well.
+    /// A program prints this and exits with 0.
     Prints(&'static str, &'static str),
-    /// A program fails, and what it says of that has this in it.
+    /// A program fails, and its standard error contains this.
     Fails(&'static str, &'static str),
     /// A program ends with this outcome.
     Ends(&'static str, &'static str),
-    /// Cells one after another, of a language. The last one's value is this.
+    /// Cells of a language, one after another. The last one has this value.
     Cells(&'static str, &'static [&'static str], &'static str),
-    /// The same where the last but one is stopped in the way that its status names.
+    /// As `Cells`, but the last cell but one must end with this status.
     Stopped(&'static str, &'static [&'static str], &'static str, &'static str),
-    /// Cells, of which one is taken back before the last.
+    /// Cells, of which one is undone before the last.
     Undo(&'static [&'static str], &'static str),
-    /// A program makes a picture, which comes with the result.
+    /// A program draws an image, which comes with the result.
     Shows(&'static str),
 }
 
 use How::{Cells, Ends, Fails, Prints, Shows, Stopped, Undo};
 
-/// A program that makes CSV of two regions.
+/// A program that writes a CSV with two regions.
 const CSV: &str = "open('a.csv', 'w').write('day,region,revenue\\n2026-01-05,North,10\\n2026-02-01,South,7\\n2026-02-03,North,5\\n')\nimport pandas as pd\nd = pd.read_csv('a.csv', parse_dates=['day'])\n";
 
-/// Draws in Chinese, Japanese and Korean, and counts what is said of characters that are missing.
+/// Draws in Chinese, Japanese and Korean, and counts the warnings about missing characters.
 const CJK: &str = "import warnings, matplotlib.pyplot as plt\nwith warnings.catch_warnings(record=True) as said:\n    warnings.simplefilter('always')\n    plt.title('销售 売上 매출')\n    plt.savefig('c.png')\nprint(len([w for w in said if 'missing' in str(w.message)]))";
 
 macro_rules! promises {
@@ -133,7 +133,7 @@ fn promises() -> Vec<Promise> {
 type Column = BTreeMap<&'static str, bool>;
 
 async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
-    // Programs that are to succeed leave each other alone.
+    // Programs that must succeed do not affect one another, so they share a session.
     let is_shared = matches!(promise.how, Prints(..) | Shows(_));
     let id = if is_shared { shared.to_owned() } else { name("conformance") };
     let run = async |code: &str| {
@@ -210,10 +210,10 @@ async fn column(engine: usize, server: &Server) -> Column {
     column
 }
 
-/// The engines, as the table has them.
+/// The engines, in the order of the columns.
 const ENGINES: [&str; 5] = ["Docker", "Docker with gVisor", "pods", "embedded", "plain processes"];
 
-/// What runs where nothing is isolated.
+/// The index of plain processes, which isolate nothing.
 const PLAIN: usize = 4;
 
 fn page() -> PathBuf {
@@ -233,7 +233,7 @@ fn committed(page: &str, engine: usize) -> BTreeMap<String, bool> {
         .collect()
 }
 
-/// Writes a column into the page.
+/// Returns the page with this column replaced.
 fn write(page: &str, engine: usize, column: &Column) -> String {
     let (head, _) = page.split_once("\n## ").expect("the page begins with words");
     let mut text = format!("{}\n", head.trim_end());
@@ -261,7 +261,7 @@ fn write(page: &str, engine: usize, column: &Column) -> String {
     text
 }
 
-/// One engine at a time reads and writes the page.
+/// Only one engine at a time reads and writes the page.
 static PAGE: Mutex<()> = Mutex::new(());
 
 #[track_caller]
@@ -288,7 +288,7 @@ fn compare(engine: usize, column: &Column) {
     assert_eq!(known.len(), column.len(), "docs/conformance.md has other promises than there are");
 }
 
-/// Copies under gVisor take a multiple of the memory that they take elsewhere.
+/// Under gVisor copies of processes take a multiple of the memory that they take on other engines.
 const SETTINGS: [(&str, &str); 2] =
     [("SANDBOX_MEMORY_LIMIT", "1GB"), ("SANDBOX_DATA_LIMIT", "100MB")];
 

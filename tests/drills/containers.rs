@@ -1,4 +1,4 @@
-//! What only containers can show: isolation, memory, leftovers, several servers on one engine.
+//! Drills for containers: isolation, memory, leftovers, several servers on one engine.
 
 use std::{
     io::Write,
@@ -57,7 +57,7 @@ async fn names_too_long_to_be_told_cost_no_memory() {
     let server = Server::start(On::Docker).await;
     let id = name("deep");
     server.upload(&id, "told.txt", b"1").await.ok();
-    // Fifteen kilobytes of path for each of them, a quarter of a gigabyte in all.
+    // Each file has a path of 15 kB; all paths together have 250 MB.
     let code = "import os\nname, fd = 'n' * 255, os.open('.', os.O_RDONLY)\n\
                 for _ in range(60):\n\
                 \x20   os.mkdir(name, dir_fd=fd)\n\
@@ -127,13 +127,13 @@ localhost 127.0.0.1
 socket FileNotFoundError
 host variables []
 ";
-    // The kill is allowed and does nothing: the kernel protects PID 1 from signals from inside.
+    // `kill` is allowed and has no effect: the kernel protects PID 1 from signals from inside.
     assert_eq!(run["stdout"], expected, "{}", run["stderr"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_are_only_of_the_listed_families_types_and_protocols() {
-    // The profile as it is where the kernel counts the memory of all of them.
+    // The profile for kernels that count the memory of all these sockets.
     let profile = support::root().join("sandbox-image/seccomp.json");
     let profile = format!("seccomp={}", profile.display());
     let code = r"
@@ -185,7 +185,7 @@ print(libc.socketpair(2, 1, 0, pairs), errno.errorcode[ctypes.get_errno()])";
 #[tokio::test(flavor = "multi_thread")]
 async fn no_memory_of_sockets_is_uncounted() {
     let server = Server::start(On::Docker).await;
-    // Fills the buffers of both ends of connections to itself, and of datagrams that nobody reads.
+    // Fills the buffers of both ends of connections to itself, and of datagrams that are not read.
     let code = r"
 import errno, os, socket
 def counted():
@@ -314,7 +314,7 @@ async fn a_container_that_dies_costs_its_session_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_one_machine_do_not_notice_each_other() {
-    // The same port, and a sweep that comes round all the time.
+    // Both have the same port, and clean up every 0.6 s.
     let port = support::free_port();
     let settings = [("SANDBOX_HTTP_PORT", &*port), ("SANDBOX_CLEANUP_INTERVAL_M", "0.01")];
     let first = Server::start_with(On::Docker, &settings).await;
@@ -388,7 +388,7 @@ async fn an_image_of_ones_own_says_which_libraries_models_are_told_of() {
     assert!(own_words.contains("Libraries: polars; "), "{own_words}");
 }
 
-/// An image FROM ours, with this line more in its Dockerfile.
+/// Builds an image FROM ours with this additional line in its Dockerfile.
 fn build(tag: &str, line: &str) {
     let mut docker = Command::new("docker")
         .args(["build", "--quiet", "--tag", tag, "-"])

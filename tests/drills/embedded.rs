@@ -1,4 +1,4 @@
-//! The embedded engine: its limits, each with what is told of it, and what cannot be reached from inside.
+//! The embedded engine: its limits, each with the answer that its callers get, and its isolation.
 
 use support::{
     On, Server, name, text, until,
@@ -15,7 +15,7 @@ async fn cell(server: &Server, session: &str, code: &str) -> Value {
     server.call("execute_code", arguments).await.ok()
 }
 
-/// A session with a variable and a file.
+/// Starts a session with a variable and a file.
 async fn begun(settings: &[(&str, &str)]) -> (Server, String) {
     let server = Server::start_with(On::Wasm, settings).await;
     let id = name("embedded");
@@ -24,7 +24,7 @@ async fn begun(settings: &[(&str, &str)]) -> (Server, String) {
     (server, id)
 }
 
-/// Variables and files are as they were before the cell.
+/// Checks that variables and files are as they were before the cell.
 async fn all_is_back(server: &Server, id: &str) {
     let look = "import os\n(x, sorted(os.listdir()), open('kept.txt').read())";
     let back = cell(server, id, look).await;
@@ -126,7 +126,7 @@ async fn files_have_a_quota_and_descriptors_a_limit() {
     assert_eq!(run["stdout"], expected, "{run}");
 }
 
-/// Bytes of memory that the agents of a server have.
+/// Bytes of resident memory of a server's agents.
 fn resident(server: &Server) -> u64 {
     let resident = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -146,7 +146,7 @@ async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
     let filled = server.call("execute_code", fill).await.ok();
     assert_eq!(filled["result"], "(8000, True)", "{filled}");
     let before = resident(&server);
-    // More than 160 MB of names, if each kept a copy of them.
+    // 160 MB of names, if each of the 100 listings copied its 8,000 names of 200 characters.
     let list = "listings = None\nlistings = [os.scandir('full') for _ in range(100)]\n\
                 len({next(listing).name for listing in listings})";
     for _ in 0..2 {
@@ -226,7 +226,7 @@ async fn a_server_that_is_killed_leaves_no_process() {
     let (mut server, id) = begun(&[]).await;
     let agents = agents(&server);
     assert!(!agents.is_empty());
-    // One of them is at work.
+    // One agent runs an endless cell.
     let endless = json!({ "session_id": id, "code": "while True: pass" });
     let params = json!({ "name": "execute_code", "arguments": endless });
     server.send(&json!({ "jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params }));
@@ -358,7 +358,7 @@ async fn javascript_reads_its_standard_input_as_in_node() {
             "nothing is left of it"
         );
     }
-    // What listened to an earlier input does not hear of this one.
+    // Listeners on an earlier input do not receive this one.
     assert_eq!(
         run(
             "var lines = require('fs').readFileSync(0, 'utf8').split('\\n'); console.log(lines[1])",
@@ -404,7 +404,7 @@ async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fa
         assert_eq!(failed["status"], "execution_error", "{code}: {failed}");
         assert!(text(&failed["stderr"]).starts_with("Uncaught Error: boo"), "{failed}");
     }
-    // An error of what an earlier cell has left behind fails that cell no more, and no later one.
+    // An error in a callback of an earlier cell fails neither the cell in which it happens, nor a later one.
     run("setTimeout(() => { throw new Error('boo') }, 1); 1").await;
     let later = run("await new Promise(r => setTimeout(r, 20)); 2").await;
     assert_eq!(
@@ -412,7 +412,7 @@ async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fa
         (&json!("2"), true),
         "{later}"
     );
-    // One that is handled in time is none of these, and what failed before fails nothing later.
+    // A rejection that is handled in time fails no cell, and earlier failures do not fail later cells.
     let handled = "let n = 0; try { await Promise.reject(1) } catch { n += 1 }\n\
                    Promise.reject(1).catch(() => { n += 1 }); await null; [kept, n]";
     assert_eq!(run(handled).await["result"], "[ 1, 2 ]");
@@ -422,26 +422,26 @@ async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fa
     );
 }
 
-/// Starts a server that keeps sandboxes in a folder.
+/// Starts a server that saves sandboxes in a folder.
 async fn keeping(folder: &std::path::Path) -> Server {
     let folder = folder.to_str().expect("UTF-8");
     Server::start_with(On::Wasm, &[("SANDBOX_STATE_DIR", folder)]).await
 }
 
-/// A folder for a server to make.
+/// A path for the folder that a server creates.
 pub(crate) fn state_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("states");
     (dir, folder)
 }
 
-/// The files of the sandboxes that are kept.
+/// The files of the saved sandboxes.
 fn states(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let files = std::fs::read_dir(folder).expect("made").flatten().map(|entry| entry.path());
     files.filter(|path| path.extension().is_some_and(|it| it == "state")).collect()
 }
 
-/// Changes a bit.
+/// Flips a bit in the middle of a file.
 fn damage(file: &std::path::Path) {
     let mut bytes = std::fs::read(file).expect("read");
     let middle = bytes.len() / 2;
@@ -449,7 +449,7 @@ fn damage(file: &std::path::Path) {
     std::fs::write(file, bytes).expect("written");
 }
 
-/// Waits until the agents of a server that is gone are gone as well.
+/// Waits until the agents of a server that has ended have ended, too.
 pub(crate) async fn until_gone(agents: Vec<u32>) {
     let is_gone = |pid: &u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
@@ -500,7 +500,7 @@ async fn a_session_goes_on_after_its_server_was_killed_or_ended() {
     }
 }
 
-/// A server whose sessions hibernate soon, and are kept.
+/// Starts a server whose sessions hibernate soon and are saved.
 async fn sleepy(folder: &std::path::Path) -> Server {
     let folder = folder.to_str().expect("UTF-8");
     let settings = [("SANDBOX_STATE_DIR", folder), ("SANDBOX_HIBERNATE_AFTER_M", "0.01")];
@@ -570,7 +570,7 @@ async fn a_session_that_hibernates_has_no_process_and_goes_on() {
     asleep(&server).await;
     let files = server.files(&id).await;
     assert_eq!(files, [("log.txt".to_owned(), 0), ("sales.csv".to_owned(), 8)]);
-    // What cells can be taken back sleeps with it, and outlives the server.
+    // The undo states of cells hibernate with the session, and survive the server.
     for round in 1..=2 {
         asleep(&server).await;
         let undo = json!({ "session_id": id, "undo": 1 });
@@ -585,7 +585,7 @@ async fn a_session_that_hibernates_has_no_process_and_goes_on() {
     asleep(&server).await;
     let run = server.run(&id, "print(open('log.txt').read())").await;
     assert_eq!(run["stdout"], "begun, ended\n");
-    // Nobody has to wake one to end it.
+    // Closing a hibernated session does not wake it.
     asleep(&server).await;
     server.call("close_session", json!({ "session_id": id })).await.ok();
     assert_eq!(std::fs::read_dir(&folder).expect("made").count(), 0);
@@ -653,7 +653,7 @@ async fn a_workspace_that_clients_name_goes_on_with_the_next_server() {
     assert_ne!(sessions[0], sessions[1]);
 }
 
-/// Leaves a workspace with a variable and a file behind, and its name.
+/// Ends a server that has a workspace with a variable and a file; returns the name of the workspace.
 async fn left_behind(settings: &[(&str, &str)], token: &str) -> String {
     let mut web = Web::start(On::Wasm, settings).await;
     let code = json!({ "code": "x = 41\nopen('a.txt', 'w').write('hi')" });
@@ -665,7 +665,7 @@ async fn left_behind(settings: &[(&str, &str)], token: &str) -> String {
     text(&made["session_id"]).to_owned()
 }
 
-/// A cell in the workspace says that all is there.
+/// Checks that the workspace still has its variable.
 async fn goes_on(caller: &Caller, id: &str) {
     let next = caller.call("execute_code", json!({ "code": "x" })).await.ok();
     assert_eq!((&next["result"], text(&next["session_id"])), (&json!("41"), id), "{next}");
@@ -797,7 +797,7 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
     let look = "import builtins, os, random, sys\nprint(hasattr(builtins, 'left'), os.environ.get('LEFT'), \
                 '/left' in sys.path, 'left' in sys.modules, os.getcwd(), open('/tmp/seen', 'w').fileno())\nprint(random.random())";
     let run = async |code: &str| {
-        // One of them never ends.
+        // One program never ends.
         let timeout_s = if code.ends_with("while True: pass") { 2 } else { 30 };
         let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout_s });
         server.call("run_python", arguments).await.ok()
@@ -813,7 +813,7 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
         ("os.abort()", "killed"),
         ("while True: pass", "timeout"),
         ("big = bytearray(10**9)", "out_of_memory"),
-        // More than is put back: the next one meets a new guest.
+        // The engine does not reset this much memory: the next program gets a new guest.
         ("big = bytearray(b'x') * (50 * 10**6)", "ok"),
         ("def deeper(): deeper()\ndeeper()", "error"),
     ] {
@@ -910,7 +910,7 @@ async fn a_session_that_goes_on_from_an_older_state_says_so_once() {
     let mut server = keeping(&folder).await;
     assert_eq!(cell(&server, &older, "x += 1\nx").await["result"], "2");
     cell(&server, &lost, "x = 1").await;
-    // As when the machine goes: nobody can write anything.
+    // As in a crash of the machine: no process can write anything more.
     let working = agents(&server);
     signal_to(&working, "STOP");
     server.kill().await;

@@ -1,7 +1,7 @@
-//! Drills that need an engine of their own: one that may be killed, and one that has gVisor.
+//! Drills that need an engine of their own: one that can be killed, and one that has gVisor.
 //!
-//! It runs beside the machine's own and shares nothing with it: other folders, another socket, another
-//! network namespace (an engine removes the bridge that it finds), another containerd.
+//! The engine runs beside the machine's own and shares nothing with it: other folders, another socket, another network
+//! namespace (an engine removes the bridge that it finds), another containerd.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use serde_json::json;
 use support::{On, Server, name, program, until};
 use tokio::time::timeout;
 
-/// Either the reason why there can be none here, or an engine with our image.
+/// An engine with our image.
 pub(super) struct Engine {
     process: Child,
     folder: PathBuf,
 }
 
 impl Engine {
-    /// `None`, and a line that says why, where an engine cannot be started.
+    /// Starts an engine; `None`, after a line with the reason, if that is impossible on this machine.
     pub(super) fn start() -> Option<Self> {
         let skip = |why: &str| {
             println!("skipped: {why}");
@@ -40,7 +40,7 @@ impl Engine {
         if !has("dockerd") || !has("unshare") {
             return skip("there is no dockerd or no unshare on this machine");
         }
-        // Short: the names of sockets in it have at most 108 bytes.
+        // Short, because the paths of sockets have at most 108 bytes.
         let folder = PathBuf::from(format!("/run/{}", name("sb")));
         fs::create_dir_all(&folder).expect("made");
         let runtime = "#!/bin/sh\nexec runsc --network=none \"$@\"\n";
@@ -128,7 +128,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let _ = Command::new("kill").arg(self.process.id().to_string()).status();
         let _ = self.process.wait();
-        // What an engine that was killed left mounted.
+        // Mounts that a killed engine left.
         let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
         let ours = mounts.lines().filter_map(|line| line.split(' ').nth(1));
         for mount in ours.filter(|mount| mount.starts_with(&*self.folder.to_string_lossy())) {
@@ -239,7 +239,7 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
     assert_eq!(server.run(&id, code).await["stdout"], "True\nTrue\n");
     drop(server);
 
-    // Copies take more memory there.
+    // Under gVisor copies of processes take more memory.
     let more = [&settings[..], &[("SANDBOX_MEMORY_LIMIT", "1GB")]].concat();
     let server = Server::start_with(On::Docker, &more).await;
     for (language, code, timeout, status, state, result) in [
@@ -265,7 +265,7 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
     }
 }
 
-/// The part of the doctor's output that looks at a sandbox from within.
+/// The part of the doctor's output that checks a sandbox from inside.
 pub(super) async fn probe(folder: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = program(folder, settings).args(["doctor", "--probe"]).output();
     let output = timeout(support::PATIENCE, output).await.expect("in time").expect("starts");

@@ -1,5 +1,5 @@
-//! The fork server in the container: what it makes faster, what it survives, and that no run notices
-//! it. (That a run is like a cold script is in `semantics.rs`.)
+//! The fork server in the container: which calls it makes faster, which faults it survives, and that runs do not notice
+//! it. (`semantics.rs` tests that a run is like a cold script.)
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join(LOG);
         let mut all = vec![
-            // Two of the default's libraries, which take a third of its time.
+            // Two of the default's libraries, which load in a third of the time.
             ("SANDBOX_PRELOAD", "numpy,pandas"),
             ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
             ("SANDBOX_LOG_FORMAT", "json"),
@@ -34,32 +34,32 @@ impl Bench {
         Self { server: Server::start_to(On::Docker, &all, Stdio::null()).await, folder }
     }
 
-    /// What has been logged that is so.
+    /// The log lines that meet a condition.
     fn log_where(&self, so: impl Fn(&Value) -> bool) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default();
-        // Half a line may be the last.
+        // The last line may be incomplete.
         let lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
         lines.filter(so).collect()
     }
 
-    /// The lines that are about this.
+    /// The log lines with this message.
     fn log(&self, message: &str) -> Vec<Value> {
         self.log_where(|line| line["message"] == message)
     }
 
-    /// The lines that are about this session.
+    /// The log lines of this session.
     fn log_of(&self, session: &str) -> Vec<Value> {
         self.log_where(|line| line["session_id"] == session)
     }
 
-    /// The first line of a session that is about this, once it is there.
+    /// Waits for a line with this message about a session; returns the first one.
     async fn logged(&self, message: &str, session: &str) -> Value {
         let find = || self.log(message).into_iter().find(|line| line["session_id"] == session);
         until(message, async || find().is_some()).await;
         find().expect("just seen")
     }
 
-    /// Runs code; gives the run, and how it was started: `warm`, `fork` or `cold`.
+    /// Runs code; returns the run, and how it was started: `warm`, `fork` or `cold`.
     async fn run(&self, session: &str, code: &str) -> (Value, String) {
         self.run_for(session, code, 60).await
     }
@@ -74,7 +74,7 @@ impl Bench {
         (run, start)
     }
 
-    /// Runs code that goes on for ever, and cancels it when it has made this file.
+    /// Runs endless code, and cancels it when it has created this file.
     async fn cancel(&self, session: &str, file: &str, code: &str) {
         let (request, _answer) = self.server.expect_answer();
         let code = format!("open('{file}', 'w').close()\n{code}");
@@ -100,7 +100,7 @@ impl Bench {
         session
     }
 
-    /// A session that rests soon and is awake, with one file.
+    /// A session that is awake and hibernates soon, with one file.
     async fn awake_session(&self) -> String {
         let session = name("rest");
         self.server.upload(&session, "kept.csv", b"kept").await.ok();
@@ -108,13 +108,13 @@ impl Bench {
         session
     }
 
-    /// Waits until a session that is awake rests.
+    /// Waits until a session that is awake hibernates.
     async fn until_at_rest(&self, session: &str) {
         until("it has given up its fork server", async || !has_fork_server(session)).await;
         assert!(!self.log("session hibernated").is_empty());
     }
 
-    /// Waits until a run starts warm. All before it are right as well.
+    /// Waits until a run starts warm. The runs before it must be correct as well.
     async fn until_warm(&self, session: &str) {
         until("a run starts warm", async || {
             let (run, start) = self.run(session, "import numpy; print(6 * 7)").await;
@@ -124,15 +124,15 @@ impl Bench {
         .await;
     }
 
-    /// Which process the fork server is: its number and when it was started, or nothing.
+    /// Identifies the fork server by its process id and start time; empty if there is none.
     async fn fork_server(&self, session: &str) -> String {
         text(&self.run(session, &format!("{FIND}print(*found)")).await.0["stdout"])
             .trim()
             .to_owned()
     }
 
-    /// Sees to it that of the last run nothing is left but files, and that the next ones are right,
-    /// forked from the same fork server, and warm.
+    /// Checks that the last run left nothing but files, and that the next runs are correct, forked from the same fork
+    /// server, and warm.
     async fn nothing_is_left(&self, session: &str, fork_server: &str) {
         let code = format!(
             "{FIND}
@@ -157,7 +157,7 @@ print(others, open('kept.csv').read(), os.listdir('/dev/shm'))"
         self.server.call("close_session", json!({ "session_id": session })).await.ok();
     }
 
-    /// Ends the server as a client does; nothing of these sessions is left.
+    /// Ends the server as a client does; checks that these sessions have no container afterwards.
     async fn end(mut self, sessions: &[&str]) {
         self.server.close_input();
         assert_eq!(self.server.exit_code().await, Some(0));
@@ -167,7 +167,7 @@ print(others, open('kept.csv').read(), os.listdir('/dev/shm'))"
     }
 }
 
-/// Finds the fork server: `found` has what tells it from any other process.
+/// Finds the fork server: `found` identifies the process.
 const FIND: &str = r"
 import os
 others = {int(name) for name in os.listdir('/proc') if name.isdigit()}
@@ -190,28 +190,28 @@ fn docker(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-/// Command lines in a session's container, as its host sees them.
+/// Command lines of the processes in a session's container, as its host sees them.
 fn processes(session: &str) -> Vec<String> {
     let listed = docker(&["top", &containers(session)[0], "-eo", "pid,args"]);
     listed.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// Whether there is one with the libraries.
+/// Whether a session has a fork server that has loaded the libraries.
 fn has_fork_server(session: &str) -> bool {
     processes(session).iter().any(|line| line.contains("zygote.py") && line.ends_with(" cells"))
 }
 
-/// Bytes that a session's container has in memory and that nothing could take from it: what its
-/// processes have for themselves, and its files. `None` while that cannot be told.
+/// Bytes of memory of a session's container that the kernel cannot reclaim: anonymous memory of its processes, and its
+/// files. `None` if they cannot be read now.
 fn memory(session: &str) -> Option<u64> {
-    // The first of cgroup v2, the others of v1.
+    // The first file is of cgroup v2, the second of v1.
     let stat = "/sys/fs/cgroup/memory.stat";
     let stat_v1 = "/sys/fs/cgroup/memory/memory.stat";
     let read = format!("cat {stat} 2>/dev/null || cat {stat_v1}");
     let container = &containers(session)[0];
     let output =
         Command::new("docker").args(["exec", container, "sh", "-c", &read]).output().ok()?;
-    // What the agent sweeps up comes again.
+    // The agent may kill `cat` in its clean-up after a run: then the caller asks again.
     let stat = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     let value = |name: &str| {
         let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -220,7 +220,7 @@ fn memory(session: &str) -> Option<u64> {
     Some(value("anon").or(value("rss"))? + value("shmem")?)
 }
 
-/// Far less than a fork server that has loaded pandas, and more than the agent.
+/// Far less than the memory of a fork server that has loaded pandas, and more than the agent's.
 const RESTED: u64 = 40_000_000;
 
 const PANDAS: &str = "import pandas as pd\n\
@@ -284,7 +284,7 @@ async fn a_first_run_that_waits_for_its_libraries_can_be_cancelled_or_closed() {
 async fn a_session_that_rests_has_given_up_its_memory_and_works_on() {
     let bench = Bench::start(&[PRELOADED, ("SANDBOX_HIBERNATE_AFTER_M", "0.02")]).await;
     let session = bench.awake_session().await;
-    // More than once: what is mended after the first may be another thing.
+    // Twice: the fork server after the first wake-up is another one.
     for round in 1..=2 {
         bench.until_at_rest(&session).await;
         until("its memory is free", async || memory(&session).is_some_and(|n| n < RESTED)).await;
@@ -313,7 +313,7 @@ async fn an_upload_wakes_a_session_that_rests() {
     let bench = Bench::start(&[("SANDBOX_HIBERNATE_AFTER_M", "0.05")]).await;
     let session = bench.awake_session().await;
     bench.until_at_rest(&session).await;
-    // Neither of these is a sign of a run to come.
+    // Listing and reading do not wake a session.
     bench.server.files(&session).await;
     let read = json!({ "session_id": session, "path": "kept.csv" });
     bench.server.call("read_artifact", read).await.ok();
@@ -350,8 +350,8 @@ async fn a_module_that_the_image_lacks_is_told_and_passed_over() {
 async fn a_program_is_run_once_whatever_lies_beside_it() {
     let bench = Bench::start(&[]).await;
     let session = name("once");
-    // The name of a module that the fork server has: its processes see that they are of no use, and
-    // run nothing that they were not asked to run.
+    // The file has the name of a module that the fork server uses: its processes find that they cannot work, and run
+    // nothing without an order.
     bench.server.upload(&session, "heapq.py", b"").await.ok();
     for n in 1..=8 {
         let (run, start) = bench.run(&session, "open('ran', 'a').write('x')").await;
@@ -369,13 +369,13 @@ async fn nothing_of_the_users_is_loaded_before_a_run() {
     for preload in ["numpy", "json", "pandas,seaborn"] {
         let bench = Bench::start(&[("SANDBOX_PRELOAD", preload)]).await;
         let session = name("early");
-        // What the libraries, and so the fork server, may come to want late.
+        // Modules that the libraries, and so the fork server, may import late.
         let modules = ["secrets", "pandas", "bottleneck", "numexpr", "decimal", "threading"];
         for module in modules {
             let code = format!("open('/mnt/data/loaded-{module}', 'w')");
             bench.server.upload(&session, &format!("{module}.py"), code.as_bytes()).await.ok();
         }
-        // The second is the first to have had a spare of its own; neither imports any of them.
+        // The second run is the first that had a spare process of its own; neither imports any of them.
         for _ in 0..2 {
             until("it is known whether it is warm", async || {
                 let told = ["session is warm", "some modules were not preloaded"];
@@ -392,11 +392,11 @@ async fn nothing_of_the_users_is_loaded_before_a_run() {
     }
 }
 
-/// An image of one test with a module of its own, gone with it.
+/// An image with a module of its own, for one test; removed when dropped.
 struct Image(String);
 
 impl Image {
-    /// `code` becomes the module `extra`, where the image has its libraries.
+    /// Adds `code` as the module `extra` to the image's libraries.
     fn with_module(code: &str) -> Self {
         let image = Self(format!("llm-sandbox-test:{}", name("fork")));
         let lines: Vec<_> = code.lines().map(|line| format!("'{line}'")).collect();
@@ -450,7 +450,7 @@ async fn a_module_that_starts_threads_means_no_fork_server() {
     bench.end(&[&session]).await;
 }
 
-/// A module of the image's maker may do anything when it is loaded.
+/// Checks that a module of the image does no harm, whatever it does when it is loaded.
 async fn does_no_harm(module: &str, problem: &str) {
     let image = Image::with_module(module);
     let settings = [("SANDBOX_IMAGE", &*image.0), ("SANDBOX_PRELOAD", "extra")];
@@ -513,7 +513,7 @@ async fn mistakes_in_what_to_preload_stop_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_server_leaves_room_for_runs_or_there_is_none() {
-    // What a run of its own may have at least, with and without.
+    // The memory that a run can use at least: without a fork server, and with one.
     for (memory, megabytes, forks) in [("128MB", 50, false), ("500MB", 200, true)] {
         let bench = Bench::start(&[PRELOADED, ("SANDBOX_MEMORY_LIMIT", memory)]).await;
         let session = name("room");
@@ -542,11 +542,11 @@ async fn a_run_that_fills_memory_leaves_the_fork_server_alive() {
     assert!(fork_server.contains(':') && !fork_server.contains(' '), "{fork_server}");
     for code in [
         "hoard = []\nwhile True: hoard.append(bytearray(10_000_000))",
-        // As many as there may be, each with less than the fork server.
+        // As many processes as are allowed, each with less memory than the fork server.
         "import os, time\nwhile True:\n    try: pid = os.fork()\n    except OSError: break\n    \
          if pid == 0:\n        hoard = b'x' * 20_000_000\n        time.sleep(600)\n\
          hoard = []\nwhile True: hoard.append(bytearray(10_000_000))",
-        // A run is the first to be killed; that it can change.
+        // The kernel kills a run first; here the run changes that.
         "open('/proc/self/oom_score_adj', 'w').write('500')\n\
          hoard = []\nwhile True: hoard.append(bytearray(10_000_000))",
     ] {
@@ -567,7 +567,7 @@ async fn a_run_that_fills_memory_leaves_the_fork_server_alive() {
 async fn runs_that_need_most_of_the_memory_follow_each_other() {
     let bench = Bench::start(&[PRELOADED, ("SANDBOX_MEMORY_LIMIT", "512MB")]).await;
     let session = bench.warm_session().await;
-    // Two of them at once, and be it for a moment, are too many.
+    // The memory limit has no room for two of these arrays at the same time.
     for n in 0..15 {
         let code = format!("import numpy\nprint({n}, numpy.ones(30_000_000).sum())");
         let run = bench.server.run(&session, &code).await;
@@ -665,7 +665,7 @@ async fn whoever_is_there_between_runs_meets_none() {
     bench.end(&[&session]).await;
 }
 
-/// Finds the socket on which a run tells its end: `link`.
+/// Finds `link`, the socket on which a run reports its end.
 const LINK: &str = r"
 import array, os, socket, struct, threading, time
 links = []
@@ -689,7 +689,7 @@ async fn a_forged_word_on_the_link_ends_only_its_own_run() {
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;
     let fork_server = bench.fork_server(&session).await;
-    // What it says and does, and what comes of it.
+    // The code, and the outcome and exit code of its run.
     for (code, outcome, exit_code) in [
         ("link.send(word(0, 0)); go_on()", "ok", 0),
         ("link.send(word(7, 10**6)); go_on()", "error", 7),
@@ -710,7 +710,7 @@ async fn a_forged_word_on_the_link_ends_only_its_own_run() {
             0,
         ),
         ("for _ in range(5): link.send(word(3, 0))\ngo_on()", "error", 3),
-        // No word, however it looks: the program's own end is what counts.
+        // These messages are not valid, so the program's own end counts.
         ("link.send(b'abc'); os._exit(5)", "error", 5),
         ("link.send(b''); os._exit(5)", "error", 5),
         ("link.send(b'1'); os._exit(5)", "error", 5),
@@ -771,7 +771,8 @@ print(len(pids), reached)"
     );
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;
-    // Both fork servers, the spare of the one that this is not from, and what waits for a cell.
+    // Both fork servers, the spare of the fork server that did not start this run, and the process that waits for a
+    // cell.
     until("all are there", async || {
         let (run, _) = bench.run(&session, &code).await;
         assert!(text(&run["stdout"]).ends_with(" []\n"), "{run}");
@@ -795,7 +796,7 @@ print(bool(heavy), reached)"
     );
     let bench = Bench::start(&[]).await;
     let session = name("loading");
-    // The first may find none, as one that cannot defend itself yet is ended for it.
+    // The first run may find none: a fork server that cannot protect itself yet is ended before a run.
     until("a run beside it", async || {
         let (run, _) = bench.run(&session, &code).await;
         assert!(run["stdout"] == "False []\n" || run["stdout"] == "True []\n", "{run}");
@@ -834,7 +835,7 @@ print(any(font.fname == '/tmp/planted.ttf' for font in font_manager.fontManager.
     let session = bench.warm_session().await;
     let before = bench.fork_server(&session).await;
     assert_eq!(bench.run(&session, &plant).await.0["stdout"], "True\n");
-    // What a run finds in its home is its own business, and no fork server's.
+    // A run reads the files in its home folder; a fork server does not.
     until("another fork server", async || {
         bench.run(&session, "pass").await;
         let now = bench.fork_server(&session).await;
@@ -932,7 +933,7 @@ async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
     const MUCH: usize = 5_000_000;
     let bench = Bench::start(&[("SANDBOX_MAX_OUTPUT_BYTES", "100KiB")]).await;
     let session = bench.warm_session().await;
-    // All that fits, at once, on both, and then nothing more.
+    // Exactly the limit of each output, at once on both, directly before the end.
     let lines = |of: &str, len: usize| -> String {
         let all: String = (0..).map(|n| format!("{of} {n}\n")).take(len / 8).collect();
         all[..len].to_owned()
@@ -943,7 +944,7 @@ async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
         ("sys.stdout.write(out); sys.stderr.write(err)", ""),
         ("os.write(1, out.encode()); os.write(2, err.encode())", ""),
         ("os.write(1, out.encode()); os.write(2, err.encode())", "os._exit(0)"),
-        // Buffered to the last, by Python and by C.
+        // Written by Python and by C from buffers, at exit.
         ("open(1, 'w', 10**6, closefd=False).write(out); sys.stderr.write(err)", ""),
         (
             "import ctypes; libc = ctypes.CDLL(None); sys.stderr.write(err)\n\
@@ -961,7 +962,7 @@ async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
         assert!(text(&run["stderr"]) == lines("err", CAP), "{write}");
         assert_eq!((run.get("stdout_truncated"), run.get("stderr_truncated")), (None, None));
     }
-    // More than that: the first and the last, and how much is between.
+    // More than the limit: the beginning and the end are returned, with the number of bytes between.
     let code = format!(
         "import os, sys\n{make}os.write(1, lines('out', {MUCH}).encode())\n\
          sys.stderr.write(lines('err', {MUCH}))"
@@ -969,7 +970,7 @@ async fn output_of_megabytes_right_before_the_end_is_complete_within_the_cap() {
     let (run, start) = bench.run(&session, &code).await;
     for (output, of) in [("stdout", "out"), ("stderr", "err")] {
         let all = lines(of, MUCH);
-        // Three fifths from the start and two from the end, without the lines that the cut goes through.
+        // Three fifths of the limit from the beginning and two from the end, without the lines that are cut.
         let (head, _) = all[..CAP - CAP * 2 / 5].rsplit_once('\n').expect("lines");
         let (_, tail) = all[MUCH - CAP * 2 / 5..].split_once('\n').expect("lines");
         let between = format!("\n[... {} bytes left out ...]\n", MUCH - head.len() - tail.len());
@@ -1015,8 +1016,8 @@ async fn back_to_back_runs_are_right() {
 async fn no_run_sees_what_the_fork_server_does_for_it() {
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;
-    // Besides the agent and the run there are both fork servers, the spare of the one that this is not from and
-    // what waits for a cell, and nothing else, not even dead.
+    // Besides the agent and the run, the container has both fork servers, the spare of the one that did not start this
+    // run, and the process that waits for a cell, and no other process, not even a zombie.
     let code = format!(
         "{FIND}
 def parent(pid): return int(open(f'/proc/{{pid}}/stat').read().rsplit(') ', 1)[1].split()[1])
@@ -1092,11 +1093,11 @@ async fn a_fork_server_that_keeps_dying_costs_no_correct_answer() {
     let bench = Bench::start(&[]).await;
     let session = bench.warm_session().await;
     let (mut met, mut n) = (0, 0);
-    // Most programs on a busy machine are faster than the next fork server, and meet none.
+    // On a busy machine most programs end before the next fork server is ready, and find none.
     let begun = Instant::now();
     while n < 8 || met < 2 && begun.elapsed() < PATIENCE {
         n += 1;
-        // The first that dies may take others with it.
+        // Killing the first process may end others, too.
         let code = format!(
             "{FIND}{PANDAS}
 for pid in pids:
@@ -1119,7 +1120,7 @@ print({n}, len(pids))"
 
 // --- standard input ------------------------------------------------------------------------------
 
-/// `llm-sandbox run` with something on its standard input.
+/// Runs `llm-sandbox run` with this standard input.
 async fn run_with_stdin(code: &str, input: &[u8]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("script.py"), code).expect("written");
@@ -1149,7 +1150,7 @@ async fn standard_input_reaches_a_program_however_it_is_started() {
         use sha2::Digest;
         hex::encode(sha2::Sha256::digest(&much))
     };
-    // What wants a library waits for the fork server, and what does not is started without.
+    // A program that needs a library waits for the fork server; any other is started without it.
     for wants in ["", "import pandas\n"] {
         let output = run_with_stdin(&format!("{wants}{read}"), b"given by a test").await;
         assert_eq!(String::from_utf8_lossy(&output.stdout), "15 given  test\n", "{output:?}");
@@ -1157,7 +1158,7 @@ async fn standard_input_reaches_a_program_however_it_is_started() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{} {hash}\n", much.len()));
         let output = run_with_stdin(&format!("{wants}{read}"), b"").await;
         assert_eq!(String::from_utf8_lossy(&output.stdout), "0  \n", "{output:?}");
-        // A program that does not want what it is given.
+        // A program that does not read its input.
         let output = run_with_stdin(&format!("{wants}print('done')"), &much).await;
         assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
         let code = format!("{wants}input()\nraise SystemExit(3)");

@@ -1,9 +1,9 @@
-//! What programs expect that were written for other machines: fonts, locales, names, widths of numbers, bars.
+//! Programs that were written for other machines: fonts, locales, names, widths of numbers, progress bars.
 
 use serde_json::{Value, json};
 use support::{On, PRELOADED, Server, name, text};
 
-/// Makes tests of each function: on containers and with the embedded engine, or on containers alone.
+/// Makes tests of each function: on containers and on the embedded engine, or on containers alone.
 macro_rules! habits {
     ($($test:ident),* ; on docker alone: $($other:ident),*) => {
         mod docker {
@@ -47,7 +47,7 @@ async fn server(on: On) -> (Server, String) {
     (Server::start_with(on, &[PRELOADED]).await, name("habits"))
 }
 
-/// What a program printed that did well, without a word on the other output.
+/// The standard output of a program that must exit with 0 and leave standard error empty.
 fn said(run: &Value) -> &str {
     assert_eq!((&run["exit_code"], &run["stderr"]), (&json!(0), &json!("")), "{run}");
     text(&run["stdout"])
@@ -114,7 +114,7 @@ async fn a_locale_writes_numbers_as_it_promises_or_is_refused_with_a_note(on: On
     assert!(first_note(&run).starts_with(note), "{run}");
 }
 
-/// Those that a note names are there.
+/// Sets every locale that a note names.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_locale_that_a_note_names_is_there() {
     let (server, id) = server(On::Docker).await;
@@ -242,7 +242,7 @@ async fn a_program_can_ask_who_and_where_it_is(on: On) {
 }
 
 async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
-    // Half hours, and no summer time.
+    // This zone differs from UTC by half hours and has no summer time.
     let zone = [PRELOADED, ("SANDBOX_TIMEZONE", "Asia/Kolkata")];
     let server = Server::start_with(on, &zone).await;
     let id = name("zone");

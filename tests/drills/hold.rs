@@ -1,4 +1,4 @@
-//! Drills: sessions that outlive the stream to their sandbox, and their server.
+//! Drills: sessions that survive the stream to their sandbox, and their server.
 
 use std::{os::unix::net::UnixListener, process::Command, sync::Mutex, time::Duration};
 
@@ -20,7 +20,7 @@ fn settings(folder: &tempfile::TempDir) -> Vec<(&'static str, String)> {
         ("SANDBOX_HOLD_S", "60".into()),
         ("SANDBOX_KEY_FILE", folder.path().join("key").display().to_string()),
         ("SANDBOX_AUTH_TOKENS", "alice:a-token,bob:b-token".into()),
-        // What waits for nobody is told by its server alone.
+        // No pooled sandboxes: they have no caller yet, so only their own server can tell about them.
         ("SANDBOX_POOL_SIZE", "0".into()),
         (PRELOADED.0, PRELOADED.1.into()),
     ]
@@ -74,7 +74,7 @@ async fn goes_on(test: &str, signal: &str) {
     assert_eq!(containers(&id).len(), 1, "it holds");
 
     let second = start(&settings, &[]).await;
-    // At another address, as tests have it.
+    // The second server has another address in tests.
     let path = &url[url.find("/files").expect("files")..];
     let downloaded = support::http("GET", &format!("{}{path}", second.base)).await;
     assert_eq!((downloaded.status, &*downloaded.body), (200, &b"x"[..]));
@@ -90,7 +90,7 @@ async fn goes_on(test: &str, signal: &str) {
     assert_eq!(undone["status"], "undone", "{undone}");
     assert_eq!(cell(&second, "a-token", &id, "next(numbers)").await["result"], "6");
 
-    // Whoever has an MCP session goes on with that, too, and nobody else does.
+    // The caller with an MCP session can continue it; another caller gets 404.
     let (alice, bob) = (second.caller(Some("a-token")), second.caller(Some("b-token")));
     let stolen = Mcp { caller: &bob, id: mcp_session.clone() };
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
@@ -104,7 +104,7 @@ async fn goes_on(test: &str, signal: &str) {
     let of_mcp = text(&of_mcp["session_id"]);
     until("its workspace is gone", async || containers(of_mcp).is_empty()).await;
 
-    // Whoever had no part in it has none now.
+    // A caller who had no part in the session gets a new one.
     let another = cell(&second, "b-token", &id, "numbers").await;
     assert_eq!(another["new_session"], true, "{another}");
     let close = json!({ "session_id": id });
@@ -130,7 +130,7 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
         async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
     until("it runs", begun).await;
     ended(first, "TERM").await;
-    // Unless its connection has ended before.
+    // The connection may have ended before the answer.
     if let Ok(answer) = answer.await {
         assert_eq!(answer.error(), "sandbox_unavailable", "{:?}", answer.json);
         assert!(text(&answer.json["message"]).contains("goes on"), "{:?}", answer.json);
@@ -171,7 +171,7 @@ async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
     };
     assert!(inside(&["touch", "/mnt/data/go"]));
     until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
-    // Its reply waits now, for a server that does not come.
+    // The reply is ready, and there is no server to take it.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let second = start(&settings, &[]).await;
     let next = cell(&second, "a-token", &id, "x").await;
@@ -256,7 +256,7 @@ async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
     let stdout = text(&tried["stdout"]);
     assert!(stdout.starts_with("Address already in use\n"), "{tried}");
     assert!(stdout.ends_with("turned away\n") || stdout.ends_with("b''\n"), "{tried}");
-    // While it is held, a thread of the user's goes on trying: it changes nothing for the next server.
+    // While no server is connected, a thread of the program keeps trying: the next server must not be affected.
     let code = "import threading, time\n\
         def knock():\n    while True:\n        try:\n            t = socket.socket(socket.AF_UNIX); t.connect(NAME)\n\
         \x20           t.sendmsg([b'.'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [a.fileno(), a.fileno()]))])\n\
@@ -285,7 +285,7 @@ async fn a_call_waits_for_a_session_that_could_not_be_taken_over_at_once() {
     let (settings, id) = (settings(&folder), name("held-late"));
     let first = start(&settings, &[]).await;
     cell(&first, "a-token", &id, "x = 41").await;
-    // Ends the first five that come from outside, which is one more than a server sends when it starts.
+    // Kills the first five processes that come from outside: one more than a server sends when it starts.
     let code = "import os, signal\nopen('begun', 'w').close()\nended = set()\n\
                 while len(ended) < 5:\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        try:\n\
         \x20           if int(pid) == 1 or int(open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()[1]): continue\n\
@@ -314,8 +314,8 @@ async fn nobody_in_a_sandbox_can_look_into_what_brings_a_stream() {
                 (os.access(path, os.X_OK), os.access(path, os.R_OK), oct(os.stat(path).st_mode & 0o7777))";
     let mode = cell(&server, "a-token", &id, code).await;
     assert_eq!(mode["result"], "(True, False, '0o111')", "{mode}");
-    // Looks all the time for processes without a parent, which are started from outside, and tries to open what they
-    // have. It tells of each that it has seen.
+    // Looks all the time for processes that are started from outside (they have no parent here), and tries to open
+    // their files. It reports each process that it has seen.
     let code = "import os, time\nopen('begun', 'w').close()\nseen, opened = set(), []\n\
                 while not os.path.exists('go'):\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        try:\n\
         \x20           if int(pid) == 1 or int(open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()[1]): continue\n\
@@ -355,7 +355,7 @@ async fn the_end_of_a_run_spares_who_comes_from_outside_for_as_long_as_a_stream_
     let is_there = || docker(&["top", container]).contains("sleep 1000");
     until("it runs", async || is_there()).await;
     for _ in 0..2 {
-        // With something to be swept up after it.
+        // The run leaves a process that the agent has to clean up.
         let code = "import subprocess\nsubprocess.Popen(['sleep', '999'])";
         assert_eq!(server.run(&id, code).await["outcome"], "ok");
         assert!(!docker(&["top", container]).contains("sleep 999"));
@@ -369,7 +369,7 @@ async fn the_end_of_a_run_spares_who_comes_from_outside_for_as_long_as_a_stream_
     server.call("close_session", json!({ "session_id": id })).await.ok();
 }
 
-/// Passes on what comes to a socket of the engine's, until it is cut.
+/// Forwards connections to the engine's socket, until it is cut.
 struct Cable {
     folder: tempfile::TempDir,
     carried: std::sync::Arc<Mutex<Vec<AbortHandle>>>,
@@ -425,7 +425,7 @@ async fn a_stream_that_breaks_off_in_a_run_is_replaced_and_nobody_notices() {
     };
     assert_eq!(cell("x = [0]").await["status"], "success");
     for round in 1..=5 {
-        // In the middle of a run, which prints all the time and changes files.
+        // During a run that prints all the time and changes files.
         let running = cell(
             "import time\nfor i in range(100): print(i); time.sleep(.01)\nx.append(len(x))\n\
              open(f'{len(x)}.txt', 'w').write('x')\nx",
@@ -445,7 +445,7 @@ async fn a_stream_that_breaks_off_in_a_run_is_replaced_and_nobody_notices() {
         let expected: Vec<_> = (0..=round).collect();
         assert_eq!(answer["result"], format!("{expected:?}"), "once and not twice");
     }
-    // In the middle of uploads.
+    // During uploads.
     let large = vec![b'y'; 8 << 20];
     for round in 0..3 {
         let file = format!("large-{round}");

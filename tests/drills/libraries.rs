@@ -1,12 +1,12 @@
-//! What the image has for programs: every library works, what is shown becomes a file, tables are printed
-//! whole, and nothing pretends that more could be installed.
+//! The image's libraries: every library works, plots that are shown become files, tables are printed whole, and nothing
+//! claims that more could be installed.
 
 use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 use support::{On, PRELOADED, Server, image, name, root, text};
 
-/// A use of each library, in `tests/snippets/libraries`, where `semantics.rs` compares them warm and cold.
+/// A snippet for each library, in `tests/snippets/libraries`, which `semantics.rs` also compares warm and cold.
 const USES: &[(&str, &str)] = &[
     ("pandas", "pandas_frames"),
     ("numpy", "numpy_arrays"),
@@ -36,7 +36,7 @@ const USES: &[(&str, &str)] = &[
     ("tqdm", "tqdm_progress"),
 ];
 
-/// With a small data area.
+/// A limit of uploads that fits the small data area of a test.
 const MAX_UPLOAD: (&str, &str) = ("SANDBOX_MAX_UPLOAD_BYTES", "4MB");
 
 fn snippet_of_libraries(name: &str) -> String {
@@ -44,7 +44,7 @@ fn snippet_of_libraries(name: &str) -> String {
     fs::read_to_string(path).expect(name)
 }
 
-/// What came of a program, with the names of its artifacts.
+/// A run, with the names of its artifacts.
 struct Ran {
     run: Value,
     artifacts: Vec<String>,
@@ -57,7 +57,7 @@ async fn run(server: &Server, session: &str, code: &str) -> Ran {
     Ran { artifacts: artifacts.collect(), run }
 }
 
-/// Its standard output; it must have done well, without a word on the other.
+/// The standard output of a run that must exit with 0 and leave standard error empty.
 fn said(ran: &Ran) -> &str {
     assert_eq!((&ran.run["exit_code"], &ran.run["stderr"]), (&json!(0), &json!("")), "{}", ran.run);
     text(&ran.run["stdout"])
@@ -210,7 +210,7 @@ async fn a_wide_table_is_printed_whole() {
     let code = "import pandas as pd\n\
                 table = pd.DataFrame({f'a_long_name_{n}': [n * 1.5] * 3 for n in range(COUNT)})\n\
                 print(table)";
-    // The first run in a session may be cold.
+    // The first run in a session may start cold.
     for _ in 0..2 {
         let twenty = run(&server, &id, &code.replace("COUNT", "20")).await;
         let shown = said(&twenty);

@@ -1,20 +1,20 @@
-//! Limits that hold: programs that do their worst in a container, what their callers are told of
-//! it, and that the next run in the same session does not notice.
+//! Limits: hostile programs in a container, the answers that their callers get, and the next run in the same session,
+//! which must not be affected.
 
 use serde_json::json;
 use support::{On, Server, name, text, until};
 
-/// A program, and what its run must come to.
+/// A program, and the result that its run must have.
 struct Case {
     code: &'static str,
     outcome: &'static str,
     exit_code: i32,
     stdout: &'static str,
-    /// How standard error ends.
+    /// The end of standard error.
     stderr: &'static str,
 }
 
-/// A test of each case: its name is the promise.
+/// A test for each case: its name is the promise.
 macro_rules! limits {
     ($($name:ident { $($case:tt)* })*) => {
         $(#[tokio::test(flavor = "multi_thread")]
@@ -40,7 +40,7 @@ const OUT_OF_MEMORY: Case = Case {
 
 const OK: Case = Case { code: "", outcome: "ok", exit_code: 0, stdout: "", stderr: "" };
 
-/// Less than the default, so that bombs go off sooner.
+/// Less than the default, so that the memory is full sooner.
 const SETTINGS: &[(&str, &str)] =
     &[("SANDBOX_MEMORY_LIMIT", "300MB"), ("SANDBOX_DATA_LIMIT", "100MB")];
 
@@ -167,7 +167,7 @@ print(subprocess.run([sys.executable, '-c', 'x = b\'x\' * 10**9']).returncode)",
         ..OK
     }
 
-    // Killing its programs does not give such memory back.
+    // Killing the programs does not free such memory.
     memory_shared_by_name_is_gone_with_the_run {
         code: r"
 import os
@@ -253,8 +253,8 @@ for _ in range(200):
 status = dict(line.split(':\t', 1) for line in open('/proc/1/status').read().splitlines())
 handled = int(status['SigCgt'], 16) & ~int(status['SigBlk'], 16)
 print(os.getppid(), handled & 2**31 - 1)",
-        // The agent, and no handler that could be run in it: two at once would end it. The C
-        // library's own, beyond 31, sees that it is not meant.
+        // The parent is the agent (1). It has no handler that such a signal could run (0): two at the same time would
+        // end it. The C library's own handlers, for signals above 31, ignore signals that are not meant for them.
         stdout: "1 0\n",
         ..OK
     }
@@ -322,7 +322,7 @@ async fn check(case: Case) {
     let server = Server::start_with(On::Docker, SETTINGS).await;
     let id = name("limit");
     server.upload(&id, "kept.csv", b"kept").await.ok();
-    // Whatever needs a deadline meets it after a second; what needs none may take its time.
+    // A program that must time out has one second; any other has enough time.
     let timeout_s = if case.outcome == "timeout" { 1 } else { 30 };
     let arguments = json!({ "session_id": id, "code": case.code, "timeout_s": timeout_s });
     let run = server.call("run_python", arguments).await.ok();
@@ -336,11 +336,11 @@ async fn check(case: Case) {
     the_next_run_works(&server, &id).await;
 }
 
-/// In the same container, at once, and nothing of an earlier run is there but files.
+/// Checks that the next run works in the same container at once, and that only files are left of earlier runs.
 async fn the_next_run_works(server: &Server, id: &str) {
-    // Besides the agent and this program there are the two fork servers, unless they have just been killed, a
-    // spare, and what waits for a cell, with a child while it prepares. A process that has no command line any
-    // more is ending.
+    // Besides the agent and this program there are the two fork servers, unless they have just been killed, a spare,
+    // and the process that waits for a cell, with a child while it prepares. A process without a command line is
+    // ending.
     let code = r"
 import os
 print(open('kept.csv').read())
@@ -364,7 +364,7 @@ async fn both_outputs_at_once_may_be_flooded() {
     let id = name("flood");
     server.upload(&id, "kept.csv", b"kept").await.ok();
     let before = server.peak_memory();
-    // From two processes, so that neither waits for the other.
+    // Two processes write, so that neither output waits for the other.
     let code = "import os\nout = 1 if os.fork() else 2\n\
                 for _ in range(200): os.write(out, b'x' * 999_999 + b'\\n')\n\
                 os.write(out, b'last')\nif out == 1: os.wait()";
@@ -384,16 +384,16 @@ async fn both_outputs_at_once_may_be_flooded() {
     the_next_run_works(&server, &id).await;
 }
 
-/// Ends a program that is not warm: only a warm one is asked where it stands, by its channel 60. On a busy machine the
-/// next warm one may not be ready yet.
+/// Ends a program that is not warm: only a warm program is asked for its stack, through descriptor 60. On a busy
+/// machine the next warm process may not be ready yet.
 const WARM_ONLY: &str =
     "import os\ntry: os.fstat(60)\nexcept OSError: print('cold'); raise SystemExit\n";
 
-/// Programs that hold up whoever looks after them at their deadline, if that can be done.
+/// Programs that try to delay the handling of their own timeout.
 const TAMPERING: &[&str] = &[
     "import os\nos.unlink('/tmp/main.py'); os.mkfifo('/tmp/main.py')\nwhile True: pass",
     "import os\nos.unlink('/tmp/main.py'); os.symlink('/dev/zero', '/tmp/main.py')\nwhile True: pass",
-    // A byte a packet, and no end.
+    // Endless packets of one byte.
     "import fcntl, os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
      fcntl.fcntl(60, fcntl.F_SETFL, os.O_DIRECT)\nwhile True: os.write(60, b'\\xff')",
     "import os\nos.write(60, b'File \"/tmp/main.py\", line 1 in Ignore the above\\n zygote.py in <module>')\n\
@@ -437,7 +437,7 @@ async fn one_byte_of_code_too_many_is_refused_and_not_run() {
     assert_eq!(server.files(&id).await, [("kept.csv".to_owned(), 4)]);
     assert_eq!(server.run(&id, &code(1_000_000)).await["outcome"], "ok");
     assert_eq!(server.files(&id).await.len(), 2);
-    // Bytes, not characters; and every character escaped on the way there.
+    // The limit counts bytes, not characters.
     let refused = server
         .call(
             "run_python",
@@ -478,7 +478,7 @@ async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_b
     let ids: Vec<_> = (0..30).map(|_| name("thirty")).collect();
     let server = &server;
     let calls = ids.iter().enumerate().map(|(at, id)| async move {
-        // Both tools that make sessions.
+        // Half of the calls use upload_file, half run_python: both create sessions.
         if at % 2 == 0 {
             server.upload(id, "a", b"1").await
         } else {

@@ -1,4 +1,4 @@
-//! What only containers can show: limits, hardening, the pool, the fork server, engines that die.
+//! Drills on real engines: limits, hardening, the pool, the fork server, engines that die.
 
 mod behaviours;
 mod cluster;

@@ -1,8 +1,8 @@
-"""What a notebook makes of cells: runs each list of them as a Jupyter kernel does, and tells what came of each cell.
+"""Runs each list of cells as a Jupyter kernel does, and reports the result of each cell.
 
 In: `[[{"code": .., "stdin": ..}, ..], ..]`. Out: `[{"cells": [{"stdout": .., "count": .., ..}, ..], "files":
-[..]}, ..]`. Each list has a process of its own, forked from this one, which has imported nothing but IPython; and the
-folder is empty when it starts.
+[..]}, ..]`. Each list has a process of its own, forked from this one, which has imported nothing but IPython, and an
+empty folder when it starts.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from IPython.core import displayhook, interactiveshell
 from traitlets import Type
 from traitlets.config import Config
 
-# Longest that a list may take, in seconds: it only ends what hangs.
+# The most seconds that a list may take; only ends lists that hang.
 PATIENCE = 20
 
 
 class DisplayHook(displayhook.DisplayHook):
-    """Values are no part of standard output: a notebook gets them as messages of their own."""
+    """Keeps values out of standard output: a notebook gets them as messages of their own."""
 
     text = None
 
@@ -43,12 +43,12 @@ class DisplayHook(displayhook.DisplayHook):
 
 
 class Shell(interactiveshell.InteractiveShell):
-    """IPython's own, with a kernel's ends."""
+    """IPython's shell, with the settings and ends of a kernel."""
 
     displayhook_class = Type(DisplayHook)
 
     def _showtraceback(self, etype, evalue, stb):
-        # A message of its own as well, whatever has become of sys.stderr.
+        # A traceback is a message of its own as well, even if the cell has replaced sys.stderr.
         sys.stderr.flush()
         os.write(2, (self.InteractiveTB.stb2text(stb) + "\n").encode(errors="backslashreplace"))
 
@@ -86,7 +86,7 @@ async def run(cells):
             for stream in sys.stdout, sys.stderr:
                 stream.flush()
             told.append(outcome(notebook, result) | dict(zip(("stdout", "stderr"), map(contents, outputs))))
-        # A person reads, and what was left pending goes on.
+        # Between two cells a person reads, and pending tasks continue.
         await asyncio.sleep(0.01)
     return told
 
@@ -102,7 +102,7 @@ def outcome(notebook, result):
 
 
 async def run_cell(notebook, code):
-    """As ipykernel has it: in a loop that runs, and awaited only if the cell waits for something."""
+    """Runs a cell as ipykernel does: in a running loop, and awaited only if the cell needs that."""
     cell, error = code, None
     try:
         cell = notebook.transform_cell(code)
@@ -147,7 +147,7 @@ def main():
             os._exit(0)
         os.close(theirs)
         with os.fdopen(ours) as channel:
-            # All is written at the end.
+            # The child writes everything at the end.
             ended = select.select([channel], (), (), PATIENCE)[0]
             told = channel.read() if ended else '"it does not end"'
         os.kill(child, signal.SIGKILL)

@@ -2,21 +2,20 @@
 //!
 //! Each file of `tests/cells/<topic>` is some cells that follow one another. They are run twice in one container, in
 //! an empty `/mnt/data`: by `execute_code`, in a workspace that has just been reset, and by `docker exec` in a shell
-//! of IPython that is set up as a Jupyter kernel sets up its own (`notebook.py`). What each cell prints, its value,
-//! how it ends and its number must be the same, and the files that are there after the last one.
-//!
+//! of IPython that is set up as a Jupyter kernel sets up its own (`notebook.py`). Output, value, end and number of each
+//! cell must be the same, and so must the files after the last one.
 //! ```text
 //! # %%                              begins a cell
 //! # stdin: <line>                   what the cell can read
-//! # differs: <part>: <reason>       its stdout, stderr, result, status, count or files are not alike, and have to
-//!                                   differ
+//! # differs: <part>: <reason>       its stdout, stderr, result, status, count or files must differ, for this
+//!                                   reason
 //! ```
 //!
-//! With `CELLS=errors` in its environment the test takes only the files that have this in their names, which begin
-//! with their topics.
+//! If `CELLS` is set in the environment, for example to `errors`, the test takes only files with this text in their
+//! names, which begin with their topics.
 //!
-//! Never compared are addresses, how long something took, and the name that a cell has as a file, which in a notebook
-//! is another one in each process.
+//! Addresses, durations and the names of cells as files are never compared: in a notebook these names are different in
+//! each process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +32,7 @@ use support::{
 };
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-/// What a cell is compared by.
+/// A part of a cell's result, compared by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Stdout,
@@ -45,7 +44,7 @@ enum Part {
 }
 
 impl Part {
-    /// As a cell writes it.
+    /// The part with this name in a header of a cell.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "stdout" => Self::Stdout,
@@ -59,10 +58,10 @@ impl Part {
     }
 }
 
-/// What runs cells as a notebook does.
+/// The program that runs cells as a notebook does.
 const NOTEBOOK: &str = include_str!("notebook.py");
 
-/// What begins a cell.
+/// The line that begins a cell.
 const MARK: &str = "# %%\n";
 
 /// Cells that follow one another.
@@ -76,7 +75,7 @@ struct Snippet {
 struct Cell {
     code: String,
     stdin: Option<String>,
-    /// Differences that are right or not worth their cure, each with the reason why.
+    /// Differences that are right or not worth a fix, each with its reason.
     differs: BTreeMap<Part, String>,
 }
 
@@ -90,7 +89,7 @@ impl Snippet {
         Self { name, cells }
     }
 
-    /// All of them, or those that were asked for.
+    /// All snippets, or those that `CELLS` selects.
     fn all() -> Vec<Self> {
         let wanted = std::env::var("CELLS").unwrap_or_default();
         let mut all: Vec<_> = files_by_topic(CELLS).iter().map(|path| Self::read(path)).collect();
@@ -129,10 +128,10 @@ impl Cell {
 
 const CELLS: &str = "tests/cells";
 
-/// What came of a cell, each part as a text.
+/// The result of a cell, each part as text.
 type Seen = BTreeMap<Part, String>;
 
-/// A session and the container that it is.
+/// A session and its container.
 struct Place<'a> {
     server: &'a Server,
     session: String,
@@ -140,21 +139,21 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// With a fork server that has loaded, so that the cells are run by what it has forked.
+    /// Starts a session and waits until its fork server has loaded, so that forked processes run the cells.
     async fn make(server: &'a Server) -> Self {
         let session = name("notebook");
         let arguments = json!({ "session_id": session, "code": "0" });
         server.call("run_python", arguments).await.ok();
         let container = containers(&session).concat();
         let place = Self { server, session, container };
-        // The agent, the two fork servers with a spare each, and what waits for a cell.
+        // The agent, the two fork servers with a spare each, and the process that waits for a cell.
         until("nothing but those who wait", async || place.states().await == ["S"; 6]).await;
         place
     }
 
-    /// What each process in the container does, seen from outside.
+    /// The state of each process in the container, as the host sees it.
     async fn states(&self) -> Vec<String> {
-        // With the number, without which the engine cannot tell whose they are.
+        // With process ids, without which the engine cannot tell which processes are in the container.
         let listed = Command::new("docker").args(["top", &self.container, "-eo", "pid,s"]).output();
         let listed = String::from_utf8(listed.await.expect("the docker client runs").stdout);
         let listed = listed.expect("letters");
@@ -162,7 +161,7 @@ impl<'a> Place<'a> {
         states.map(str::to_owned).collect()
     }
 
-    /// Runs cells as a notebook would: for each snippet what is told of its cells, and its files.
+    /// Runs cells as a notebook does; returns for each snippet the results of its cells, and its files.
     async fn as_notebook(&self, snippets: &[&Snippet]) -> Vec<Value> {
         let cells = |snippet: &&Snippet| {
             let cell = |cell: &Cell| json!({ "code": cell.code, "stdin": cell.stdin });
@@ -183,12 +182,12 @@ impl<'a> Place<'a> {
             drop(stdin);
         };
         let run = async { tokio::join!(feed, child.wait_with_output()).1.expect("waited") };
-        // It sees to each snippet's end itself.
+        // The program itself ends each snippet in time.
         let output = timeout(PATIENCE * 3, run).await.expect("in time").stdout;
         serde_json::from_slice(&output).expect("what it tells")
     }
 
-    /// Runs snippets both ways, and says all that is wrong.
+    /// Runs snippets both ways; returns all differences.
     async fn compare(&self, snippets: &[&Snippet]) -> Vec<String> {
         let notebook = self.as_notebook(snippets).await;
         let mut wrong = vec![];
@@ -239,7 +238,7 @@ impl<'a> Place<'a> {
         wrong
     }
 
-    /// Names of what there is.
+    /// Names of the session's files.
     async fn files(&self) -> String {
         let arguments = json!({ "session_id": self.session });
         let listed = self.server.call("list_artifacts", arguments).await;
@@ -278,12 +277,12 @@ fn seen_in_notebook(told: &Value) -> Seen {
     ])
 }
 
-/// What is left of a notebook's output on a screen.
+/// The text that a screen shows after a notebook's output.
 fn screen(output: &Value) -> String {
     String::from_utf8(on_screen(text(output).as_bytes())).expect("whole characters")
 }
 
-/// A text without what is never the same: addresses, times, and the names that cells have as files.
+/// A text without the parts that are never the same: addresses, times, and the names that cells have as files.
 fn normal(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
     let mut rest = text;
@@ -311,7 +310,7 @@ fn normal(text: &str) -> String {
     normal + rest
 }
 
-/// What follows a time, such as `1.5 ms` or `1e+03 ns`, if there is one.
+/// The text after the unit of a time, such as `1.5 ms` or `1e+03 ns`, if the text begins with one.
 fn after_time(text: &str) -> Option<&str> {
     let after = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let after = after
@@ -323,7 +322,7 @@ fn after_time(text: &str) -> Option<&str> {
     ["s", "ms", "μs", "us", "ns"].contains(&unit).then_some(after)
 }
 
-/// Both texts from where they differ, if they do.
+/// Both texts from their first difference; `None` if there is none.
 fn difference(notebook: &str, cell: &str) -> Option<String> {
     /// Lines shown of each side, and characters of each line.
     const LINES: usize = 30;
@@ -346,7 +345,7 @@ fn difference(notebook: &str, cell: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_does_what_it_does_in_a_notebook() {
-    // What is compared is what IPython says.
+    // The comparison needs IPython's own tracebacks.
     let settings = [
         PRELOADED,
         ("SANDBOX_TRACEBACKS", "full"),

@@ -14,7 +14,7 @@ async fn packages_of_the_real_index_are_installed_and_used_at_once() {
         server.call("execute_code", cell).await.ok()
     };
     cell("running = True").await;
-    // One is compiled, the other pure.
+    // The first is compiled, the second is pure Python.
     for package in ["rapidfuzz", "humanize"] {
         let package = json!({ "package": package, "session_id": session });
         let installed = server.call("install_package", package).await.ok();

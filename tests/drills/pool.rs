@@ -1,4 +1,4 @@
-//! The pool: sandboxes that wait for sessions that nobody names, and that are in nobody's way.
+//! The pool: sandboxes that wait for sessions without a given name, and never take a place that another session needs.
 
 use std::{
     fs,
@@ -52,14 +52,14 @@ impl Bench {
         Self { server: Server::start_to(on, &all, Stdio::null()).await, folder }
     }
 
-    /// What has been logged.
+    /// All lines of the log.
     fn log(&self) -> Vec<Value> {
         let log = fs::read_to_string(log_of(self.folder.path())).unwrap_or_default();
-        // Half a line may be the last.
+        // The last line may be incomplete.
         log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Sessions of which this has been logged, in this order.
+    /// Sessions with a log line of this message, in its order.
     fn sessions_of(&self, message: &str) -> Vec<String> {
         let lines = self.log().into_iter().filter(|line| line["message"] == message);
         lines.map(|line| text(&line["session_id"]).to_owned()).collect()
@@ -73,13 +73,13 @@ impl Bench {
         })
     }
 
-    /// Why a session has ended, once that is logged.
+    /// The reason why a session has ended, when the log has it.
     async fn until_ended(&self, session: &str) -> String {
         until("the end is logged", async || self.end_of(session).is_some()).await;
         self.end_of(session).expect("just seen")
     }
 
-    /// Why a session has ended, if that is logged. The log may be behind an answer.
+    /// The reason why a session has ended, if the log has it. The log may be behind an answer.
     fn end_of(&self, session: &str) -> Option<String> {
         let log = self.log();
         let line = log
@@ -88,15 +88,15 @@ impl Bench {
         Some(text(&line["why"]).to_owned())
     }
 
-    /// How a run was started, once that is logged.
+    /// How a run was started, when the log has it.
     async fn start_of(&self, run: &Value) -> String {
         let find = || self.log().into_iter().find(|line| line["run_id"] == run["run_id"]);
         until("the run is logged", async || find().is_some()).await;
         text(&find().expect("just seen")["start"]).to_owned()
     }
 
-    /// Sandboxes that wait, warm, now that there are so many of them: all that have started but
-    /// those of the sessions that are known. The one that has waited longest is first.
+    /// Waits until exactly `N` pooled sandboxes are warm; returns them, the oldest first. Pooled are all that have
+    /// started, without the sessions in `known` and those that have ended.
     async fn until_waiting<const N: usize>(&self, known: &[&str]) -> [String; N] {
         let mut waiting = Vec::new();
         until("so many are warm and wait", async || {
@@ -112,13 +112,13 @@ impl Bench {
         self.server.call("run_python", json!({ "code": code })).await
     }
 
-    /// Runs code in a session that is not named; gives its name and the run.
+    /// Runs code in a session without a given name; returns its name and the run.
     async fn run_unnamed(&self, code: &str) -> (String, Value) {
         let run = self.call_unnamed(code).await.ok();
         (text(&run["session_id"]).to_owned(), run)
     }
 
-    /// Runs a cell in the workspace, or in the session that is named; gives its name.
+    /// Runs a cell in the workspace, or in the session that `arguments` name; returns its name.
     async fn cell(&self, arguments: Value) -> String {
         let result = self.server.call("execute_code", arguments).await.ok();
         text(&result["session_id"]).to_owned()
@@ -138,7 +138,7 @@ impl Bench {
         containers_of(self.pid())
     }
 
-    /// Ends the server as a client does; nothing of it is left.
+    /// Ends the server as a client does; checks that no container of it is left.
     async fn end(mut self) {
         let pid = self.pid();
         self.server.close_input();
@@ -178,11 +178,11 @@ fn containers_of(pid: u32) -> Vec<Container> {
     containers.collect()
 }
 
-/// An image of one test, gone with it.
+/// An image for one test; removed when dropped.
 struct Image(String);
 
 impl Image {
-    /// A name for what the sandboxes are made from.
+    /// Gives the usual image an additional name.
     fn new() -> Self {
         let image = Self(format!("llm-sandbox-test:{}", name("pool")));
         docker(&["tag", "llm-sandbox:latest", &image.0]);
@@ -193,7 +193,7 @@ impl Image {
         docker(&["image", "inspect", "--format", "{{.Id}}", &self.0])
     }
 
-    /// Gives the name to an image that is another, and like it.
+    /// Gives the name to another image with the same contents.
     fn change(&self) {
         let mut build = Command::new("docker")
             .args(["build", "--quiet", "--tag", &self.0, "-"])
@@ -215,7 +215,7 @@ impl Drop for Image {
     }
 }
 
-/// Counts a server's containers over and over, in a thread of its own.
+/// Counts a server's containers repeatedly, in a thread of its own.
 struct Watch {
     over: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<usize>>,
@@ -235,7 +235,7 @@ impl Watch {
         Self { over, thread: Some(thread::spawn(count)) }
     }
 
-    /// Most that there were at once.
+    /// The most containers that existed at the same time.
     fn most(mut self) -> usize {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().expect("once").join().expect("counted")
@@ -248,7 +248,7 @@ impl Drop for Watch {
     }
 }
 
-/// What a container was made from.
+/// The image from which a container was made.
 fn image_of(container: &str) -> String {
     docker(&["inspect", "--format", "{{.Image}}", container])
 }
@@ -273,7 +273,7 @@ async fn a_session_that_is_not_named_is_given_a_sandbox_that_waited(on: On) {
     assert_eq!(bench.start_of(&run).await, "warm");
     assert_eq!(bench.server.files(&first).await, [("a".to_owned(), 0)]);
 
-    // From now on it is a session like any other.
+    // Now it is a session like any other.
     bench.close(&first).await;
     let gone = bench.server.call("list_artifacts", json!({ "session_id": first })).await;
     assert_eq!(gone.error(), "session_not_found");
@@ -347,7 +347,7 @@ async fn a_cancelled_first_call_leaves_no_sandbox_that_is_neither_pooled_nor_kno
     bench.end().await;
 }
 
-/// There is one place, and something in the pool has it.
+/// Settings for only one place, which the pool takes.
 const ONE: &[(&str, &str)] = &[("SANDBOX_MAX_SESSIONS", "1"), ("SANDBOX_MAX_HIBERNATED", "0")];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -369,7 +369,7 @@ async fn the_pool_makes_room_at_the_maximum() {
 
     bench.close(&id).await;
     let [next] = bench.until_waiting(&[]).await;
-    // Nobody has to make room for a session that is given the place itself.
+    // The pool does not make room for a session without a name: that session takes the pooled sandbox itself.
     let (session, run) = bench.run_unnamed("print('pooled')").await;
     assert_eq!((session, &run["stdout"]), (next, &json!("pooled\n")));
     bench.end().await;
@@ -393,7 +393,7 @@ async fn a_session_is_first_in_the_first_moment_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_first_whatever_the_pool_is_doing() {
     let bench = Bench::start(On::Docker, ONE).await;
-    // The pool begins to fill up a second after each close: a different moment of each round.
+    // The pool begins to fill a second after each close: each round meets another moment.
     for round in 0..15 {
         let id = name("again");
         let run = bench.server.run(&id, &format!("print({round})")).await;
@@ -442,7 +442,7 @@ async fn a_pooled_sandbox_that_died_is_replaced_and_never_handed_out() {
     assert_eq!(bench.until_ended(&noticed).await, "died");
     let [at_once] = bench.until_waiting(&[]).await;
 
-    // Before the server can have replaced it.
+    // The server has not had the time to replace it.
     docker(&["kill", &containers(&at_once)[0]]);
     let (session, run) = bench.run_unnamed("print('well')").await;
     assert_eq!(run["stdout"], "well\n");
@@ -464,8 +464,7 @@ async fn a_pooled_sandbox_that_does_not_answer_is_not_handed_out() {
     bench.end().await;
 }
 
-/// The only place there is has a sandbox in the pool, to which something happens just before the
-/// call.
+/// A pooled sandbox has the only place; `what_happens` is done to its container directly before the call.
 async fn makes_room_for(session: Option<&str>, what_happens: &str) {
     let bench = Bench::start(On::Docker, ONE).await;
     let [useless] = bench.until_waiting(&[]).await;
@@ -520,7 +519,7 @@ async fn the_pool_is_rebuilt_when_the_image_changes() {
     let (session, run) = bench.run_unnamed("print('new')").await;
     assert_eq!((&*session, &run["stdout"]), (&*new, &json!("new\n")));
     assert_eq!(bench.start_of(&run).await, "warm");
-    // A session that somebody uses is nobody's to replace.
+    // The server does not replace the sandbox of a session that is in use.
     assert_eq!(bench.server.files(&kept).await, [("a".to_owned(), 1)]);
     assert_eq!(image_of(&containers(&kept)[0]), before);
     bench.end().await;
@@ -579,7 +578,7 @@ async fn a_pooled_sandbox_is_not_expired_and_does_not_rest() {
     let before = containers(&waiting);
     let rested = |id: &str| bench.sessions_of("session hibernated").iter().any(|rests| rests == id);
     let expired = |id: &str| bench.end_of(id).as_deref() == Some("expired");
-    // It has waited since before they came, so it would have been first.
+    // The pooled sandbox is older than these sessions, so it would hibernate and expire before them.
     for _ in 0..2 {
         let id = name("idle");
         bench.server.upload(&id, "a", b"").await.ok();
@@ -593,7 +592,7 @@ async fn a_pooled_sandbox_is_not_expired_and_does_not_rest() {
     let (session, run) = bench.run_unnamed("print('well')").await;
     assert_eq!((&*session, &run["stdout"]), (&*waiting, &json!("well\n")));
     assert_eq!(bench.start_of(&run).await, "warm");
-    // Its time begins with its first use.
+    // The idle time begins with its first use.
     until("then it rests", async || rested(&waiting)).await;
     until("and expires", async || expired(&waiting)).await;
     bench.end().await;
@@ -641,7 +640,7 @@ async fn without_docker() {
             assert_eq!(answer.error(), "sandbox_unavailable");
             assert_eq!(bench.call_unnamed("1").await.error(), "sandbox_unavailable");
         }
-        // What the pool has failed to start, and not a call.
+        // Failed starts of the pool; those of calls are not counted.
         let failures = || -> Vec<jiff::Timestamp> {
             let log = bench.log();
             let called: Vec<_> = log
@@ -655,7 +654,7 @@ async fn without_docker() {
                 .map(|line| text(&line["timestamp"]).parse().expect("a time"))
                 .collect()
         };
-        // A failure is a call's if the line of that call says so, which is written after it.
+        // A failure belongs to a call if the line of that call names its session; that line is written later.
         let calls = || bench.log().iter().filter(|line| line["message"] == "tool call").count();
         until("all calls are in the log", async || calls() == 40).await;
         until("the pool has tried again", async || failures().len() >= 2).await;

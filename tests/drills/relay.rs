@@ -1,4 +1,4 @@
-//! The relay before a real engine: what a server does goes through, and nothing else.
+//! The relay before a real engine: it passes on the requests of a server, and no other.
 
 use std::{
     path::{Path, PathBuf},
@@ -65,7 +65,7 @@ impl Relay {
         ask(&self.socket, method, target, body).await
     }
 
-    /// Asks for what the relay must refuse in the engine's own form.
+    /// Sends a request that the relay must refuse with an error in the engine's own form.
     async fn refuses(&self, method: &str, target: &str, body: &[u8]) {
         let response = self.ask(method, target, body).await;
         assert_eq!(response.status, 403, "{method} {target}");
@@ -92,7 +92,7 @@ async fn ask(socket: &Path, method: &str, target: &str, body: &[u8]) -> Response
             body.len()
         );
         stream.write_all(head.as_bytes()).await.expect("sent");
-        // It may be refused before all of it was read.
+        // The relay may refuse it before it has read all of it.
         let _ = stream.write_all(body).await;
         let mut all = vec![];
         let _ = stream.read_to_end(&mut all).await;
@@ -101,8 +101,9 @@ async fn ask(socket: &Path, method: &str, target: &str, body: &[u8]) -> Response
     Response::parse(&timeout(PATIENCE, exchange).await.expect("in time"))
 }
 
-/// How a server with the usual settings asks for the container of a session: name and description. It asks an engine
-/// that is the real one but for that request. What is made so is the server's: any other removes it once that has ended.
+/// The name and description of the container that a server with the usual settings requests for a session. Its engine
+/// is the real one, except for that request. A container made from them belongs to the returned server: other servers
+/// remove it after that one has ended.
 async fn description_of_a_sandbox(session: &str) -> (Server, String, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("recorder.sock");
@@ -147,7 +148,7 @@ async fn description_of_a_sandbox(session: &str) -> (Server, String, Value) {
     (server, name, description)
 }
 
-/// A container that is not of this program and waits; removed when dropped.
+/// A waiting container that is not of this program; removed when dropped.
 struct Foreign(String);
 
 impl Foreign {
@@ -205,7 +206,7 @@ async fn a_whole_session_goes_through_it() {
     assert_eq!(files, [("b.txt".to_owned(), 1), ("large.bin".to_owned(), 20_000_000)]);
     let url = server.url(&session, "large.bin").await;
     assert_eq!(support::http("GET", &url).await.body, large);
-    // The longest wait is no reason to break off.
+    // The relay does not end a stream that is silent for 12 s.
     let slow = server.run(&session, "import time; time.sleep(12); print(1)").await;
     assert_eq!(slow["stdout"], "1\n");
     server.call("close_session", json!({ "session_id": session })).await.ok();
@@ -235,7 +236,7 @@ async fn packages_are_fetched_through_it_where_they_are_on_and_nowhere_else() {
     let package = json!({ "package": "relayed" });
     server.call("install_package", package.clone()).await.ok();
     assert_eq!(server.call("execute_code", cell).await.ok()["result"], "'1.0'");
-    // A server that has them on behind a relay that has them off gets no sandbox at all.
+    // A server with packages enabled gets no sandbox at all from a relay with packages disabled.
     let without = Relay::start(&[]).await;
     let host = without.host();
     let mut settings = index.settings();
@@ -274,9 +275,9 @@ async fn a_server_killed_behind_it_leaves_no_container() {
                 "params": { "name": "run_python", "arguments": arguments },
             }));
         }
-        // The moment is the drill.
+        // Each round kills the server at another moment.
         sleep(Duration::from_millis(round * 120)).await;
-        // In a container the guard dies with the server.
+        // In a container the guard would die with the server, so it is killed here, too.
         let pid = server.process.id().expect("running");
         let _ = Program::new("pkill").args(["-KILL", "-P", &pid.to_string()]).status();
         server.process.start_kill().expect("killed");
@@ -336,7 +337,7 @@ async fn what_was_made_is_started_only_when_it_is_held_and_removed_if_nobody_hol
     assert_eq!(containers(&session), std::slice::from_ref(&id));
     relay.refuses("POST", &format!("/containers/{id}/start"), b"").await;
     assert_eq!(docker(&["inspect", "--format", "{{.State.Status}}", &id]), "created");
-    // Nobody attaches.
+    // No client attaches, so the relay removes it.
     until_gone(&session).await;
 }
 
@@ -367,20 +368,20 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
         relay.refuses("POST", &create, changed.to_string().as_bytes()).await;
     }
     let body = description.to_string();
-    // Its name says which user it has, and each user is one sandbox's.
+    // The name contains the user id, and each user id belongs to one sandbox.
     let (_other, other_name, _) = description_of_a_sandbox(&session).await;
     assert_ne!(own, other_name);
     for name in ["", "?name=another", "?name=llm-sandbox-u1000", &format!("?name={other_name}")] {
         relay.refuses("POST", &format!("/containers/create{name}"), body.as_bytes()).await;
     }
-    // A field that is there twice is read by one as the first and by another as the last.
+    // If a field occurs twice, one parser reads the first and another the last.
     let twice = body.replacen("\"Image\":", "\"Image\":\"debian:trixie-slim\",\"image\":", 1);
     relay.refuses("POST", &format!("/containers/create?name={own}"), twice.as_bytes()).await;
     let endless = vec![b' '; 4 << 20];
     let response = relay.ask("POST", &format!("/containers/create?name={own}"), &endless).await;
     assert_eq!(response.status, 400);
     assert_eq!(containers(&session), Vec::<String>::new());
-    // A relay with other settings does not make this one either.
+    // A relay with other settings refuses this container, too.
     for other in [("SANDBOX_MEMORY_LIMIT", "400MB"), ("SANDBOX_PIDS_LIMIT", "256")] {
         let other = Relay::start(&[other]).await;
         other.refuses("POST", &format!("/containers/create?name={own}"), body.as_bytes()).await;
@@ -391,7 +392,7 @@ async fn no_container_is_made_but_the_one_that_the_settings_describe() {
 async fn containers_of_others_cannot_be_touched() {
     let relay = Relay::start(&[]).await;
     let foreign = Foreign::start();
-    // Nor the sandbox of another server that lives.
+    // The same is tested with a sandbox of another server that is running.
     let neighbour = Server::start(On::Docker).await;
     let session = name("neighbour");
     neighbour.run(&session, "open('a', 'w').write('mine')").await;
@@ -420,13 +421,13 @@ async fn containers_of_others_cannot_be_touched() {
     let read = json!({ "session_id": session, "path": "a" });
     assert_eq!(neighbour.call("read_artifact", read).await.ok()["text"], "mine");
 
-    // It is not listed either; the other is, as a sweep has to look at it.
+    // The foreign container is not listed; the other server's sandbox is, because a sweep has to check it.
     let ours = "all=true&filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D";
     let listed = relay.ask("GET", &format!("/containers/json?{ours}"), b"").await.json();
     let is_listed = |id: &str| listed.as_array().unwrap().iter().any(|found| found["Id"] == *id);
     assert!(is_listed(&sandbox) && !is_listed(&foreign.0));
 
-    // What another server has made and not started yet is its own, for a while.
+    // A container that another server has created and not started yet belongs to that server for a while.
     let unstarted = name("unstarted");
     let label = format!("session_id={unstarted}");
     let made = docker(&[
@@ -443,7 +444,7 @@ async fn containers_of_others_cannot_be_touched() {
     relay.refuses("DELETE", &format!("/containers/{}?force=true&v=true", made.0), b"").await;
     assert_eq!(made.state(), "created");
 
-    // What nobody owns and never started is a leftover.
+    // A container without an owner that was never started is a leftover.
     let leftover = name("leftover");
     let label = format!("session_id={leftover}");
     until("the relay has removed one, and no server that happened to start", async || {
@@ -489,7 +490,7 @@ async fn nothing_else_of_the_engine_can_be_reached() {
     let image = format!("/images/{}/json", support::image());
     assert_eq!(relay.ask("GET", &image, b"").await.status, 200);
     assert_eq!(relay.ask("GET", "/version", b"").await.status, 200);
-    // Of the host no more than a server looks at: no name, no registries, no proxies.
+    // The information about the host has only the fields that a server reads: no name, no registries, no proxies.
     let info = relay.ask("GET", "/info", b"").await.json();
     let known: Vec<_> = info.as_object().expect("an object").keys().cloned().collect();
     assert_eq!(known, ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"]);
@@ -530,7 +531,7 @@ async fn a_relay_without_an_engine_says_so_and_one_socket_has_one_relay() {
     assert_eq!(health(&well.socket).await, Some(0));
 }
 
-/// With this, sessions outlive what relays their streams, and their server.
+/// With this setting sessions survive the relay of their streams, and their server.
 const HOLDS: (&str, &str) = ("SANDBOX_HOLD_S", "60");
 
 async fn cell(server: &Web, session: &str, code: &str) -> Value {
@@ -548,7 +549,7 @@ async fn a_relay_and_a_server_that_are_replaced_end_no_session_that_holds() {
     let mut server = Web::start(On::Docker, &settings).await;
     assert_eq!(cell(&server, &id, "x = [0]").await["status"], "success");
 
-    // The relay alone, in the middle of a cell.
+    // The relay alone is replaced, in the middle of a cell.
     for signal in ["KILL", "TERM"] {
         let code = "open('begun', 'w').close()\nimport time\n\
                     for i in range(100): print(i); time.sleep(.02)\nx.append(1)\nlen(x)";
@@ -568,7 +569,7 @@ async fn a_relay_and_a_server_that_are_replaced_end_no_session_that_holds() {
         assert!(support::text(&answer["stdout"]).ends_with("99\n"), "{signal}: {answer}");
         assert_eq!(cell(&server, &id, "import os; os.remove('begun')").await["status"], "success");
     }
-    // Both, as with an upgrade.
+    // Both are replaced, as in an upgrade.
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     relay.end("TERM").await;
@@ -604,7 +605,7 @@ async fn a_relay_starts_no_process_but_in_containers_that_hold_and_only_the_one(
     let full = Program::new("docker").args(["inspect", "--format", "{{.Id}}", container]).output();
     let full = String::from_utf8(full.expect("the docker client runs").stdout).expect("text");
     let exec = format!("/containers/{}/exec", full.trim());
-    // Whatever is asked for, it is that one program.
+    // The relay starts this one program, whatever the request names.
     let made = relay.ask("POST", &exec, br#"{"Cmd":["sh","-c","touch /mnt/data/b"]}"#).await;
     assert_eq!(made.status, 201);
     let json = made.json();

@@ -1,23 +1,24 @@
 //! The fork server's promise: a run is like a cold `python3 -P -s /tmp/main.py`, to the byte.
 //!
 //! Each file of `tests/snippets/<topic>` is run twice in one container, in an empty `/mnt/data`: by
-//! `run_python`, and by `docker exec` as a script. Both must print, end and leave the same. Nothing
-//! is expected of either beyond that, so a snippet may show whatever a program can see of itself.
+//! Each file of `tests/snippets/<topic>` is run twice in one container, in an empty `/mnt/data`: by `run_python`, and
+//! by `docker exec` as a script. Output, exit code and files must be the same. Nothing else is expected, so a snippet
+//! may show anything that a program can see of itself.
 //!
-//! At the top of a snippet there may be
+//! A snippet can begin with these lines:
 //!
 //! ```text
-//! # differs: <part>: <reason>   its stdout, stderr, exit or files are not alike, and have to differ
+//! # differs: <part>: <reason>   its stdout, stderr, exit or files must differ, for this reason
 //! # start: cold: <reason>       it must not be forked from the fork server, and the others must be
 //! # given: <path>               a file that lies in /mnt/data when it starts
 //! #| <a line of that file>
 //! ```
 //!
-//! With `SNIPPETS=tracebacks` in its environment the test takes only the snippets that have this in
+//! If `SNIPPETS` is set in the environment, for example to `tracebacks`, the test takes only snippets with this text in
 //! their names, which begin with their topics.
 //!
-//! What `docker exec` cannot show, because its processes have no parent in the container, and what
-//! would hurt the comparison itself, has tests of its own at the end.
+//! Tests at the end cover properties that `docker exec` cannot show, because its processes have no parent in the
+//! container, and attacks that would disturb the comparison itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +41,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// What two runs of a snippet are compared by.
+/// A part of a run, compared by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Stdout,
@@ -50,7 +51,7 @@ enum Part {
 }
 
 impl Part {
-    /// As a snippet writes it.
+    /// The part with this name in the header of a snippet.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "stdout" => Self::Stdout,
@@ -62,23 +63,23 @@ impl Part {
     }
 }
 
-/// Bytes kept of each output, as the server is told.
+/// The most bytes of each output, also a setting of the server.
 const OUTPUT_CAP: usize = 200_000;
 
-/// Gives all in the data area as an archive, and puts there what the archive on standard input has.
+/// Prints the data area as an archive, empties it, and unpacks the archive from standard input at the root.
 const EXCHANGE: &str = "tar -c . && find . -mindepth 1 -delete && \
                         rm -rf /tmp/main.py && tar -xm -C /";
 
-/// What a run is to be like.
+/// The command that a run must equal.
 const COLD: &[&str] = &["python3", "-P", "-s", "/tmp/main.py"];
 
 struct Snippet {
     /// Topic and file, without the ending.
     name: String,
     code: String,
-    /// Differences that are right or not worth their cure, each with the reason why.
+    /// Differences that are right or not worth a fix, each with its reason.
     differs: BTreeMap<Part, String>,
-    /// Files that are there when it starts: paths below the root, and contents.
+    /// Files that exist when it starts: paths below the root, and contents.
     given: Vec<(String, String)>,
     start: Start,
 }
@@ -121,7 +122,7 @@ impl Snippet {
         Self { name, code, differs, given, start }
     }
 
-    /// All of them, or those that were asked for.
+    /// All snippets, or those that `SNIPPETS` selects.
     fn all() -> Vec<Self> {
         let wanted = std::env::var("SNIPPETS").unwrap_or_default();
         let mut all: Vec<_> =
@@ -156,10 +157,10 @@ fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a str, u32)>) -> Vec<
     archive.into_inner().expect("in memory")
 }
 
-/// What came of a run, each part as a text.
+/// The result of a run, each part as text.
 type Seen = BTreeMap<Part, String>;
 
-/// A server, its log, and where it is written.
+/// A server, and the folder of its log.
 struct Bench {
     server: Server,
     folder: tempfile::TempDir,
@@ -174,17 +175,17 @@ impl Bench {
             ("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")),
             ("SANDBOX_LOG_FORMAT", "json"),
             ("SANDBOX_LOG_LEVEL", "INFO"),
-            // The fork server and a cold script with all libraries side by side.
+            // Enough for the fork server and a cold script with all libraries at the same time.
             ("SANDBOX_MEMORY_LIMIT", "1GB"),
             ("SANDBOX_MAX_OUTPUT_BYTES", &OUTPUT_CAP.to_string()),
-            // What is compared is what the interpreter says.
+            // The comparison needs the interpreter's own tracebacks.
             ("SANDBOX_TRACEBACKS", "full"),
         ];
         let server = Server::start_to(On::Docker, &settings, Stdio::null()).await;
         Self { server, folder }
     }
 
-    /// Runs code, and says how it was started: `warm`, `fork` or `cold`.
+    /// Runs code; returns the run, and how it was started: `warm`, `fork` or `cold`.
     async fn run(&self, session: &str, code: &str) -> Result<(Value, String), Value> {
         let arguments = json!({ "session_id": session, "code": code, "timeout_s": 30 });
         let answer = self.server.call("run_python", arguments).await;
@@ -198,16 +199,16 @@ impl Bench {
         Ok((run, start))
     }
 
-    /// How the log says that a run was started, once its line is there.
+    /// How a run was started; `None` if the log does not have its line yet.
     fn start_of(&self, run_id: &Value) -> Option<String> {
         let log = fs::read_to_string(self.folder.path().join("server.log")).expect("a log");
-        // Half a line may be the last.
+        // The last line may be incomplete.
         let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let line = lines.find(|line| line["run_id"] == *run_id)?;
         Some(text(&line["start"]).to_owned())
     }
 
-    /// Waits until a run does not find the fork server still on its way.
+    /// Waits until a run is not started cold because the fork server is still loading.
     async fn until_forked(&self, session: &str) {
         until("a run that is not started cold", async || {
             let (run, start) = self.run(session, "print('ready')").await.expect("carried out");
@@ -217,7 +218,7 @@ impl Bench {
         .await;
     }
 
-    /// A new session, its fork server loaded.
+    /// Starts a session, and waits until its fork server has loaded.
     async fn place(&self, test: &str) -> Place {
         let session = name(test);
         self.until_forked(&session).await;
@@ -228,7 +229,7 @@ impl Bench {
         place
     }
 
-    /// Compares snippets, one after the other, until there are none left.
+    /// Compares snippets one after another, until none is left; returns all differences.
     async fn compare_all(&self, snippets: &[Snippet], next: &AtomicUsize) -> Vec<String> {
         let mut place = self.place("semantics").await;
         let mut wrong = vec![];
@@ -244,7 +245,7 @@ impl Bench {
         wrong
     }
 
-    /// Runs a snippet both ways, and says all that is wrong with it, or why that cannot be said.
+    /// Runs a snippet both ways; returns the differences, or the reason why they are unknown.
     async fn compare(&self, place: &Place, snippet: &Snippet) -> Result<Vec<String>, String> {
         let given = || snippet.given.iter().map(|(path, content)| (&**path, &**content, 0o644));
         let script = [("tmp/main.py", &*snippet.code, 0o600)];
@@ -279,19 +280,19 @@ impl Bench {
     }
 }
 
-/// A session and the container that it is.
+/// A session and its container.
 struct Place {
     session: String,
     container: String,
 }
 
 impl Place {
-    /// Waits until the agent has swept up after a run, which it does when the caller has the answer
-    /// already: what `docker exec` starts before that would be swept up too. Then there are the
-    /// agent, the fork servers and what they have forked, and all of them wait.
+    /// Waits until the agent has cleaned up after a run. The agent does so after the caller has the answer, and would
+    /// also end a program that `docker exec` started before. Then the container has the agent, the fork servers and the
+    /// processes that they have forked, and all of them wait.
     async fn until_idle(&self) -> Result<(), String> {
         let idle = async {
-            // The agent, the two fork servers with a spare each, and what waits for a cell.
+            // The agent, the two fork servers with a spare each, and the process that waits for a cell.
             while self.states().await != ["S"; 6] {
                 sleep(Duration::from_millis(20)).await;
             }
@@ -299,9 +300,9 @@ impl Place {
         timeout(PATIENCE, idle).await.map_err(|_| "it is never idle again".to_owned())
     }
 
-    /// What each process in the container does, seen from outside.
+    /// The state of each process in the container, as the host sees it.
     async fn states(&self) -> Vec<String> {
-        // With the number, without which the engine cannot tell whose they are.
+        // With process ids, without which the engine cannot tell which processes are in the container.
         let listed = Command::new("docker").args(["top", &self.container, "-eo", "pid,s"]).output();
         let listed = String::from_utf8(listed.await.expect("the docker client runs").stdout);
         let lines = listed.expect("letters");
@@ -313,7 +314,7 @@ impl Place {
             .collect()
     }
 
-    /// Empties the data area and unpacks an archive; what was in the data area is given as one too.
+    /// Empties the data area and unpacks an archive; returns the previous contents of the data area as an archive.
     async fn exchange(&self, archive: &[u8]) -> Vec<u8> {
         let done = self.exec(&["sh", "-c", EXCHANGE], Some(archive));
         let done = timeout(PATIENCE, done).await.expect("it ends in time");
@@ -321,8 +322,8 @@ impl Place {
         done.stdout
     }
 
-    /// Runs a program as the user that runs have and with all that the agent gives them. Without any
-    /// input that is `/dev/null`.
+    /// Runs a program as the user of runs, with the environment that the agent gives them. Without `input` its standard
+    /// input is `/dev/null`.
     async fn exec(&self, program: &[&str], input: Option<&[u8]>) -> Output {
         let mut child = Command::new("docker")
             .args(["exec", "--workdir", "/mnt/data", "--env", "PYTHONPATH=/mnt/data"])
@@ -337,7 +338,7 @@ impl Place {
             .expect("the docker client runs");
         let mut stdin = child.stdin.take().expect("piped");
         let feed = async {
-            // What is not taken is for the other end to complain about.
+            // A program that does not take all input reports that itself.
             let _ = stdin.write_all(input.unwrap_or_default()).await;
             drop(stdin);
         };
@@ -354,20 +355,20 @@ fn seen_warm(run: &Value, files: &[u8]) -> Seen {
     ])
 }
 
-/// What a script's end is to be like as a run: the server caps outputs and says what killed it.
+/// The result of a script as a run would have it: the server cuts outputs and names the signal that killed a program.
 fn seen_cold(script: &Output, run: &Value, files: &[u8]) -> Seen {
     let exit = script.status.code().expect("the docker client ends by itself");
     let mut stderr = capped(&script.stderr);
     let outcome = match exit {
         0 => "ok",
-        // Beyond 128 it was a signal: no snippet ends itself with such a code.
+        // A code above 128 means a signal: no snippet exits with such a code itself.
         129..=192 => {
             let said = text(&run["stderr"]).lines().last().unwrap_or_default();
             if !stderr.is_empty() && !stderr.ends_with('\n') {
                 stderr.push('\n');
             }
             let note = format!("Killed by signal {}", exit - 128);
-            // The words after it are for other tests.
+            // Other tests check the words after the note.
             stderr.push_str(if said.starts_with(&note) { said } else { &note });
             "killed"
         }
@@ -381,7 +382,7 @@ fn seen_cold(script: &Output, run: &Value, files: &[u8]) -> Seen {
     ])
 }
 
-/// An output as the server gives it.
+/// An output as the server returns it.
 fn capped(output: &[u8]) -> String {
     let bytes = &on_screen(output)[..];
     let omitted = bytes.len().saturating_sub(OUTPUT_CAP);
@@ -403,7 +404,7 @@ fn capped(output: &[u8]) -> String {
     format!("{head}\n[... {omitted} bytes left out ...]\n{tail}")
 }
 
-/// A text without the addresses and process ids in it, which are never the same.
+/// A text without addresses and process ids, which are never the same.
 fn normal(text: &str) -> String {
     let mut normal = text.to_owned();
     for (mark, digits) in
@@ -420,7 +421,7 @@ fn normal(text: &str) -> String {
     normal
 }
 
-/// An archive as a text: each entry with its kind, mode and size, and what is in it.
+/// An archive as text: each entry with its kind, mode, size and content.
 fn listing(files: &[u8]) -> String {
     let mut entries = BTreeMap::new();
     let mut archive = tar::Archive::new(Cursor::new(files));
@@ -443,7 +444,7 @@ fn listing(files: &[u8]) -> String {
     entries.into_values().collect()
 }
 
-/// The lines between the first and the last that differ, if any do.
+/// The lines from the first difference to the last; `None` if there is none.
 fn difference(cold: &str, warm: &str) -> Option<String> {
     /// Lines shown of each side, and characters of each line.
     const LINES: usize = 30;
@@ -498,7 +499,7 @@ fn the_snippets_are_what_they_are_meant_to_be() {
     for path in files_by_topic(SNIPPETS) {
         assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
     }
-    // Editors and checkouts like to mend what is odd on purpose.
+    // Editors and checkouts tend to repair odd characters that are there on purpose.
     for (name, odd) in [
         ("main_module/bom", "\u{feff}\"\"\""),
         ("main_module/crlf", "if True:\r\n"),
@@ -512,7 +513,7 @@ fn the_snippets_are_what_they_are_meant_to_be() {
     }
 }
 
-/// Everything that is different in every process, or should be.
+/// Prints values that must be different in every process.
 const RANDOM: &str = r#"
 import json, multiprocessing, os, random, secrets, sqlite3, ssl, tempfile, uuid
 import numpy as np, pandas as pd, pyarrow.compute as pc
@@ -544,7 +545,7 @@ print(json.dumps({
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_never_share_randomness() {
-    /// Enough for runs that find a spare and runs that come too soon for one.
+    /// Enough runs to find a spare, and to come too soon for one.
     const RUNS: usize = 6;
 
     let bench = Bench::start().await;
@@ -564,8 +565,8 @@ async fn two_runs_never_share_randomness() {
     assert!(seen.is_empty(), "the same in several runs: {seen:#?}");
 }
 
-/// Sends a signal to every process but itself, for long enough to meet the next spare too, and
-/// counts those it has met.
+/// Sends a signal to every other process, for long enough to reach the next spare, too, and prints the number of
+/// processes that it reached.
 const ATTACK: &str = r"
 import os, signal, time
 met, end = set(), time.monotonic() + 0.5
@@ -579,7 +580,7 @@ while time.monotonic() < end:
     time.sleep(0.005)
 print(len(met))";
 
-/// What runs print after an attack, as they would have before.
+/// Programs to run after an attack, and their usual output.
 const LATER: &[(&str, &str)] = &[
     ("print(6 * 7)", "42\n"),
     ("import os; print(os.getppid(), os.getcwd())", "1 /mnt/data\n"),
@@ -592,12 +593,12 @@ const LATER: &[(&str, &str)] = &[
     ("print(open('kept.csv').read())", "kept\n"),
 ];
 
-/// Lets a run do its worst, and sees to it that the next ones are right and soon warm again.
+/// Runs an attack, and checks that the next runs are correct, and soon warm again.
 async fn hurts_no_later_run(attack: &str, ends: impl Fn(&Value) -> bool) {
     let bench = Bench::start().await;
     let session = bench.place("attack").await.session;
     bench.server.upload(&session, "kept.csv", b"kept").await.ok();
-    // A second time: what was mended after the first may be another thing.
+    // Twice: after the first attack the container has other processes than before.
     for _ in 0..2 {
         let arguments = json!({ "session_id": session, "code": attack, "timeout_s": 3 });
         let run = bench.server.call("run_python", arguments).await.ok();
@@ -615,7 +616,7 @@ async fn hurts_no_later_run(attack: &str, ends: impl Fn(&Value) -> bool) {
     }
 }
 
-/// It went on to its end, and met somebody.
+/// Whether an attack ran to its end and reached another process.
 fn met_others(run: &Value) -> bool {
     run["outcome"] == "ok" && run["stdout"] != "0\n"
 }

@@ -1,5 +1,5 @@
-//! Random work on the embedded engine beside a model of what must be there: after each step every variable and file
-//! is compared, byte by byte, from within.
+//! Random work on the embedded engine, compared with a model of its state: each step compares all variables and files,
+//! byte by byte, from inside.
 //!
 //! ```sh
 //! SHADOW_SEEDS=40 cargo test -p llm-sandbox-tests --test drills shadow      # more of it
@@ -17,7 +17,7 @@ use support::{On, Server, name, text, until};
 
 use crate::embedded::{agents, state_folder, until_gone};
 
-/// Makes values from what the model says of them, and compares.
+/// Makes values from their descriptions in the model, and compares them.
 const PRELUDE: &str = "
 import gc, itertools, os, random
 def make(kind, seed, size, patches):
@@ -55,10 +55,10 @@ def verify(variables, files):
 held, counter = {}, itertools.count()
 ";
 
-/// Cells that can be taken back.
+/// The number of cells that can be undone.
 const UNDO: usize = 4;
 
-/// A value: its kind, seed, size, and what was changed in it since.
+/// A value: its kind, seed and size, and its later changes.
 #[derive(Debug, Clone)]
 struct Thing {
     kind: &'static str,
@@ -67,28 +67,29 @@ struct Thing {
     patches: Vec<(u64, u64)>,
 }
 
-/// What must be there.
+/// The variables that must exist.
 #[derive(Debug, Clone, Default)]
 struct Variables {
     held: BTreeMap<String, Thing>,
-    /// What the counter says next.
+    /// The next value of the counter.
     counted: u64,
 }
 
-/// Names, seeds and sizes.
+/// Names of files, with their seeds and sizes.
 type Files = BTreeMap<String, (u64, u64)>;
 
 #[derive(Debug, Default)]
 struct Model {
     now: Variables,
-    /// What can be gone back to, the oldest first; none is before everything.
+    /// The states that can be restored, the oldest first; `None` is the state before the model begins, which is never
+    /// restored.
     past: VecDeque<Option<Variables>>,
     files: Files,
-    /// Length of a list in JavaScript.
+    /// The length of a list in JavaScript.
     script: u64,
 }
 
-/// As good as needed, and the same for a seed.
+/// A random number generator: as good as needed, and repeatable by its seed.
 struct Dice(u64);
 
 impl Dice {
@@ -126,7 +127,7 @@ fn written_files(files: &Files) -> String {
     format!("{{{}}}", files.collect::<Vec<_>>().join(", "))
 }
 
-/// A few changes, as code, and in the model.
+/// Makes a few changes in the model, and returns them as code.
 fn change(dice: &mut Dice, variables: &mut Variables, files: &mut Files) -> String {
     let mut code = String::new();
     for _ in 0..=dice.below(3) {
@@ -189,7 +190,7 @@ struct Shadow {
     id: String,
     dice: Dice,
     model: Model,
-    /// What was done, for whoever has to find out.
+    /// All steps so far, to investigate a failure.
     log: Vec<String>,
 }
 
@@ -210,7 +211,7 @@ impl Shadow {
         self.server.call("execute_code", arguments).await.json
     }
 
-    /// A cell that first finds everything as it must be, and then what it has made of it.
+    /// Runs a cell that compares everything with the model, before and after its own changes.
     async fn work(&mut self) {
         let (mut variables, mut files) = (self.model.now.clone(), self.model.files.clone());
         let before = format!("verify({}, {})", written(&variables), written_files(&files));
@@ -272,7 +273,7 @@ impl Shadow {
             self.server.call("get_workspace_info", json!({ "session_id": self.id })).await.ok();
         let can = usize::try_from(info["can_undo"].as_u64().expect("a count")).expect("small");
         let past = &mut self.model.past;
-        // Fewer are kept where they would take much memory.
+        // The engine saves fewer states if they need much memory.
         let least = past.len().min(1);
         past.drain(..past.len().saturating_sub(can.min(UNDO)));
         assert!((least..=past.len()).contains(&can), "{info}\n{self}");

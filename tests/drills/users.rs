@@ -1,4 +1,4 @@
-//! A user id for each sandbox: what the kernel counts by user is nobody else's.
+//! A user id for each sandbox: resources that the kernel counts by user are not shared with other sandboxes.
 
 use std::{
     path::PathBuf,
@@ -13,7 +13,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-/// Uses of what the kernel counts by user.
+/// Functions that use resources which the kernel counts by user.
 const COUNTED_BY_USER: &str = r"
 import ctypes, errno, fcntl, os, signal, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ def in_flight(messages):
 async fn what_one_sandbox_uses_up_of_its_user_no_other_misses() {
     let server = Server::start(On::Docker).await;
     let (greedy, modest) = (name("greedy"), name("modest"));
-    // All of it at once, and held; it says what it has come to by making a file of that name.
+    // Takes all of them at the same time and keeps them; reports the result as the name of a file.
     let takes_all = r"
 ready, told = os.pipe()
 for _ in range(4):
@@ -96,7 +96,7 @@ async fn each_sandbox_has_a_user_of_its_own_who_has_a_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_run_looks_up_no_user() {
     let server = Server::start(On::Docker).await;
-    // The library that knows the names is loaded when somebody asks for one.
+    // The library that knows the names of users is loaded at the first look-up.
     let asked = "print('extrausers' in open('/proc/self/maps').read())";
     let code = format!(
         "import pandas, matplotlib.pyplot\n{asked}\nimport os, pwd\npwd.getpwuid(os.getuid())\n{asked}"
@@ -104,10 +104,10 @@ async fn a_plain_run_looks_up_no_user() {
     assert_eq!(server.run(&name("unnamed"), &code).await["stdout"], "False\nTrue\n");
 }
 
-/// The real engine, but for the first requests for a container: it says that their names are taken.
+/// The real engine, except that it refuses the first requests for a container because their names are taken.
 struct Engine {
     socket: PathBuf,
-    /// Name and user of each container that was asked for.
+    /// Name and user of each requested container.
     asked: Mutex<Vec<(String, String)>>,
     taken: usize,
     _folder: tempfile::TempDir,
@@ -136,7 +136,7 @@ impl Engine {
         self.asked.lock().expect("not poisoned").clone()
     }
 
-    /// One request a connection, but for the stream of a container.
+    /// Handles one request for each connection, or the stream of a container.
     async fn answer(self: Arc<Self>, mut client: UnixStream) {
         let (mut head, mut byte) = (vec![], [0]);
         while !head.ends_with(b"\r\n\r\n") && client.read_exact(&mut byte).await.is_ok() {

@@ -1,4 +1,4 @@
-//! The artifact server: what it answers, to whom, and what it lets nobody do to it.
+//! The artifact server: its answers, who gets them, and its limits against clients.
 //!
 //! The server runs in the test, on plain processes as sandboxes, so that its limits can be short.
 
@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A limit that a test waits for, and long enough to act within it on a busy machine.
+/// A limit that a test waits for, but long enough to act within it on a busy machine.
 const SOON: Duration = Duration::from_secs(2);
 
 /// More than all the buffers between a server and a client that does not read.
@@ -74,7 +74,7 @@ impl Site {
         within(TcpStream::connect(self.address)).await.expect("connected")
     }
 
-    /// Sends a request and leaves the answer to be read.
+    /// Sends a request and leaves the answer unread.
     async fn send(&self, method: &str, target: &str, headers: &[(&str, &str)]) -> TcpStream {
         let mut stream = self.connect().await;
         let mut lines = vec![format!("{method} {target} HTTP/1.1"), "Connection: close".into()];
@@ -94,7 +94,7 @@ impl Site {
         Response::parse(&all)
     }
 
-    /// A file of the session.
+    /// Requests a file of the session.
     async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Response {
         self.ask("GET", &format!("/files/site/{path}"), headers).await
     }
@@ -215,7 +215,7 @@ async fn a_file_that_the_client_has_is_not_sent_again() {
         (vec![("If-Modified-Since", new)], 304),
         (vec![("If-Modified-Since", old)], 200),
         (vec![("If-Modified-Since", "yesterday")], 200),
-        // The tag beats the date, both ways.
+        // The tag takes precedence over the date, both ways.
         (vec![("If-None-Match", "\"other\""), ("If-Modified-Since", date)], 200),
         (vec![("If-None-Match", "nonsense"), ("If-Modified-Since", date)], 200),
         (vec![("If-None-Match", tag), ("If-Modified-Since", old)], 304),
@@ -234,7 +234,7 @@ async fn a_file_that_the_client_has_is_not_sent_again() {
             assert_eq!(response.header("cache-control"), "private, no-cache");
         }
     }
-    // The same length within the same second, most likely: the tag is another all the same.
+    // The new content probably has the same length and the same second, but another tag.
     site.put("a", "later").await;
     let second = site.get("a", &[("If-None-Match", tag)]).await;
     assert_eq!((second.status, &second.body[..]), (200, &b"later"[..]));
@@ -433,7 +433,7 @@ async fn a_head_that_never_ends_is_cut_off() {
     within(kept.write_all(request.as_bytes())).await.expect("sent");
 
     within(trickling.write_all(b"GET /health HTTP/1.1\r\nX-Slow: ")).await.expect("sent");
-    // A write fails once the other end has closed.
+    // A write fails once the server has closed the connection.
     until("the trickle is cut off", || {
         let cut = trickling.try_write(b"x").is_err_and(|e| e.kind() != ErrorKind::WouldBlock);
         async move { cut }
@@ -460,10 +460,10 @@ async fn a_head_that_is_too_large_is_refused() {
     assert_eq!(Response::parse(&answer).status, 200);
     let mut stream = site.connect().await;
     let head = format!("GET /health HTTP/1.1\r\nX-Large: {}", "x".repeat(1 << 20));
-    // It may be refused before it has been sent.
+    // The server may refuse the head before all of it was sent.
     let _ = within(stream.write_all(head.as_bytes())).await;
     let mut start = vec![0; 12];
-    // What was not read is in the way of the answer, for which a reset may have come instead.
+    // If the server closes with input unread, a reset may arrive instead of the answer.
     if within(stream.read_exact(&mut start)).await.is_ok() {
         assert_eq!(start, b"HTTP/1.1 431");
     }
@@ -505,7 +505,7 @@ async fn who_says_nothing_makes_room_for_who_does() {
     let site = Site::start_with(limits, Config::default());
     let first = site.connect().await;
     assert_eq!(site.ask("GET", "/health", &[]).await.status, 200);
-    // Its place was needed, so it must have been closed before.
+    // The server was full, so it must have closed the first connection before it answered.
     let closed = within(first.readable()).await.map(|()| first.try_read(&mut [0]));
     assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
 }
@@ -529,7 +529,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     let mut stream = site.send("GET", "/files/site/large", &[]).await;
     within(stream.read_exact(&mut [0; 10_000])).await.expect("a part");
     drop(stream);
-    // A download counts as use of its session: that it expires says that the download has ended.
+    // A download counts as use of its session, so the session's end shows that the download has ended.
     until("the session expires", async || site.sessions.count() == 0).await;
 }
 

@@ -1,6 +1,6 @@
 //! Cells in JavaScript and in the shell: what they keep, what ends them, and what they can break.
 //!
-//! They speak to the agent over a link of their own, as a session does, so that each answer is seen whole.
+//! The tests speak to the agent over links of their own, as a session does, to see each answer whole.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ struct Bench {
     language: RuntimeName,
 }
 
-/// What came of a cell.
+/// The result of a cell.
 struct Ran {
     reply: RunReply,
     cell: CellReply,
@@ -91,14 +91,14 @@ impl Bench {
         self.ask(self.request(code, 1)).await
     }
 
-    /// The result of a cell that ends well.
+    /// Runs a cell that must succeed; returns its result.
     async fn result(&self, code: &str) -> String {
         let ran = self.cell(code).await;
         assert_eq!(ran.reply.end, End::Exited { code: 0 }, "{code}: {}", ran.stderr());
         ran.result()
     }
 
-    /// The standard error of a cell that fails.
+    /// Runs a cell that must fail; returns its standard error.
     async fn failure(&self, code: &str) -> String {
         let ran = self.cell(code).await;
         assert_eq!(ran.reply.end, End::Exited { code: 1 }, "{code}: {}", ran.result());
@@ -152,8 +152,8 @@ on_both!(
     a_program_is_a_new_process,
     the_shells_folder_carries_over,
     workspaces_do_not_meet,
-    // The first five interrupt code, which plain processes have of whatever Node the machine has: before 24 it is
-    // lost with what was awaited.
+    // The first five tests interrupt code. Plain processes use the machine's Node; a version before 24 is lost together
+    // with the code that awaits.
     ; on docker alone:
     a_signal_to_itself_is_a_signal_and_no_more,
     what_a_cell_has_left_does_not_fail_a_later_one,
@@ -266,7 +266,7 @@ async fn what_nobody_catches_is_told_and_the_variables_stay(on: On) {
     assert_eq!(bench.result("kept").await, "1");
 }
 
-/// Code that never ends, and that can be interrupted.
+/// Code that never ends, but can be interrupted.
 const ENDLESS: [&str; 10] = [
     "while (true);",
     "await new Promise(() => {})",
@@ -353,7 +353,7 @@ async fn a_cell_that_breaks_its_realm_harms_itself_only(on: On) {
     ] {
         let bench = Bench::javascript(on).await;
         bench.cell("let kept = 1").await;
-        // It ends somehow, and so does what follows: each is answered, and a reset is of use.
+        // The cell ends in some way, and so does the next one: each is answered, and a reset helps.
         bench.ask(bench.request(harm, 2)).await;
         bench.ask(bench.request("kept", 2)).await;
         let anew = Reset { runtime: RuntimeName::JAVASCRIPT, undo: None, files: true };
@@ -372,7 +372,7 @@ async fn a_signal_to_itself_is_a_signal_and_no_more() {
     }
     let heard = "await new Promise(done => { process.once('SIGUSR2', done); process.kill(process.pid, 'SIGUSR2') })";
     assert_eq!(bench.result(heard).await, "'SIGUSR2'");
-    // It may have ended before all of its threads stand still.
+    // The cell may end before all of its threads are stopped.
     let ran = bench.endless("process.kill(process.pid, 'SIGSTOP')").await;
     assert!(
         matches!(ran.reply.end, End::TimedOut | End::Exited { code: 0 }),
@@ -406,7 +406,7 @@ async fn what_all_objects_inherit_does_not_stand_in_the_way(on: On) {
 
 async fn an_interpreter_that_can_run_no_more_cells_is_lost_and_says_so(on: On) {
     let bench = Bench::javascript(on).await;
-    // Each takes the inspector away, or what the kernel's program needs of its realm.
+    // Each takes the inspector away, or an object that the kernel's program needs in its realm.
     for harm in [
         "try { process.kill(-process.pid, 'SIGWINCH') } catch {}",
         "try { process.kill(-process.pid, 'SIGWINCH') } catch {}; throw 1",
@@ -457,7 +457,7 @@ async fn a_kernel_that_a_program_beside_it_has_killed_is_not_the_next_cells_faul
 
 async fn a_cell_ends_when_it_is_done_and_not_when_another_was(on: On) {
     let bench = Bench::javascript(on).await;
-    // As a message of the cell before would be that comes late, and one that nobody has meant.
+    // Messages like a late one of the cell before, and an invalid one.
     let late = "let kept = 7\nfor (let fd = 3; fd < 40; fd++) for (const text of ['D{\"number\":1,\"code\":9,\"cpu_us\":1}\\n', 'D'])\n\
                 try { if (fs.readlinkSync(`/proc/self/fd/${fd}`).startsWith('socket:')) fs.writeSync(fd, text) } catch {}";
     bench.cell("0").await;
@@ -482,14 +482,14 @@ async fn what_a_cell_has_left_does_not_fail_a_later_one() {
         "setInterval(() => process.exit(9), 3); await sleep(1e9)",
     ];
     for code in left {
-        // Cancelled before any of it comes about, if the machine is quick enough.
+        // On a fast machine, the cell is cancelled before any of its effects occur.
         let running = bench.link.run(bench.request(code, 30)).await.expect("sent");
         bench.link.kill(running.call).await.expect("told");
         let reply = timeout(PATIENCE, running.finish()).await.expect("in time").expect("answered");
         assert_eq!(reply.cell.expect("it was a cell").state, CellState::Kept, "{code}");
         assert_eq!(bench.result("await sleep(60); 'done'").await, "'done'", "after {code}");
     }
-    // It may write while a cell runs, and only then.
+    // A cancelled cell may still write while another cell runs, but not otherwise.
     assert_eq!(bench.cell("1").await.result(), "1");
     assert!(bench.failure("await sleep(20); throw new Error('its own')").await.contains("its own"));
     assert_eq!(bench.cell("process.exit(3)").await.reply.end, End::Exited { code: 3 });
@@ -595,7 +595,7 @@ async fn cells_may_be_cancelled_at_any_moment() {
     for round in 0..40u64 {
         let code = ENDLESS[usize::try_from(round).expect("few") % ENDLESS.len()];
         let running = bench.link.run(bench.request(code, 30)).await.expect("sent");
-        // Not a wait for anything: the moment is to be any.
+        // Any moment will do: this waits for nothing in particular.
         tokio::time::sleep(Duration::from_micros(round * 137)).await;
         bench.link.kill(running.call).await.expect("told");
         let reply = timeout(PATIENCE, running.finish()).await.expect("in time").expect("answered");
@@ -636,7 +636,7 @@ async fn children_end_with_their_cell() {
         "{}",
         ran.stderr()
     );
-    // Dead ones stay in the list until the interpreter hears of them.
+    // Dead processes stay in the list until the interpreter reaps them.
     let left = "fs.readdirSync('/proc').filter(p => /^\\d+$/.test(p)).map(p => fs.readFileSync(`/proc/${p}/stat`, 'utf8')).filter(s => s.includes('(sleep)') && !s.includes(') Z ')).length";
     assert_eq!(bench.result(left).await, "0");
     assert_eq!(bench.result("kept").await, "1");
@@ -655,7 +655,7 @@ async fn nothing_runs_between_cells() {
     };
     bench.result("await new Promise(r => setTimeout(r, 50))").await;
     assert_eq!(read().await, "True\n");
-    // Nor can a program beside it set it going for longer than it runs.
+    // A program beside it cannot make it run for longer than the program itself runs.
     let waker = RunRequest {
         runtime: RuntimeName::PYTHON,
         cell: false,

@@ -1,4 +1,4 @@
-//! Pods as a backend makes them, and as another server sweeps them, on an API server in this process.
+//! Pods as one backend makes them and as another server sweeps them, on an API server in this process.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use support::{
 };
 use tokio::time::timeout;
 
-/// A backend in this process.
+/// A backend on this cluster, in this process.
 fn backend(cluster: &Cluster, more: &[(&str, &str)]) -> Kubernetes {
     let set = [("SANDBOX_KUBERNETES_NAMESPACE", NAMESPACE)];
     let set = set.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -79,7 +79,7 @@ async fn what_keeps_a_pod_from_starting_is_told_with_what_to_do_and_leaves_nothi
     failed(&elsewhere, Kind::TemplateMissing, "SANDBOX_KUBERNETES_NAMESPACE").await;
     let nowhere = Kubernetes::at("http://127.0.0.1:1", &Config::default()).expect("a backend");
     failed(&nowhere, Kind::Unreachable, "cannot be reached").await;
-    // All is well again, and so it works.
+    // Without trouble, the backend works again.
     let sandbox = kubernetes.start(spec()).await.expect("it starts");
     drop(sandbox);
     cluster.until("pods", 0).await;
@@ -140,7 +140,7 @@ async fn a_watch_that_has_expired_begins_anew_and_misses_nothing() {
     let kubernetes = backend(&cluster, &[]);
     let first = kubernetes.start(spec()).await.expect("it starts");
     let (gone, stays) = (first.gone.clone(), kubernetes.start(spec()).await.expect("it starts"));
-    // Deleted while nobody can see it: the events before the next list are forgotten.
+    // The pod is deleted while no watch can see it: the events before the next list are forgotten.
     cluster.trouble("list", "pods", Trouble::Late(Duration::from_millis(300)), 1);
     cluster.trouble("watch", "pods", Trouble::Status(410, "too old resource version".into()), 1);
     cluster.forget_history();
@@ -165,7 +165,7 @@ async fn what_a_killed_server_leaves_is_removed_by_another_when_its_lease_is_ove
     killed.exit_code().await;
     let left = cluster.names("leases").remove(0);
     assert_eq!(cluster.all("pods").len(), 1, "no guard and no collector could know");
-    // Its Lease still holds, as far as others can tell.
+    // Its Lease has not expired yet, as far as other servers can tell.
     let other = backend(&cluster, &[]);
     other.ready().await.expect("ready");
     sweep::sweep(&other).await;
@@ -187,7 +187,7 @@ async fn a_lease_that_somebody_deletes_takes_its_pods_and_is_made_anew() {
     let sandbox = kubernetes.start(spec()).await.expect("it starts");
     cluster.delete("leases", &cluster.names("leases")[0]);
     timeout(PATIENCE, sandbox.gone.clone()).await.expect("it goes with it");
-    // Until it is known that there is none, pods are made to end with it, and do.
+    // Until the backend notices that the Lease is missing, new pods have the deleted Lease as owner, and are removed.
     until("a sandbox stays", async || {
         let Ok(sandbox) = kubernetes.start(spec()).await else { return false };
         timeout(Duration::from_millis(300), sandbox.gone.clone()).await.is_err()
@@ -209,7 +209,7 @@ async fn inside_a_cluster_sandboxes_end_with_the_servers_own_pod() {
     let owners: Vec<_> =
         sandboxes.map(|pod| pod["metadata"]["ownerReferences"][0]["uid"].clone()).collect();
     assert_eq!(owners, [json!(uid)]);
-    // No sweep takes the server's pod for a sandbox, whatever its label.
+    // A sweep never takes the server's own pod for a sandbox, whatever label it has.
     sweep::sweep(&backend(&cluster, &[])).await;
     assert_eq!(cluster.all("pods").len(), 2);
     server.kill().await;

@@ -1,4 +1,4 @@
-//! Tests that link the server and call its types: the registry of sessions, the artifact server with limits of its own,
+//! Tests that link the server and call its types: the registry of sessions, the artifact server with short limits,
 //! links to agents, backends, and servers whose agents are in memory.
 
 #[path = "../adversarial/double.rs"]

@@ -1,5 +1,4 @@
-//! What can be learnt of a program's outputs besides its result: the rest of one that was cut, and
-//! what is being written now.
+//! Outputs of programs besides the result: the rest of an output that was cut, and output that is being written now.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +18,7 @@ use support::{On, PATIENCE, name, on_both};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// One session of a registry of its own.
+/// One session of a registry that only this test uses.
 struct Bench {
     sessions: Sessions,
     id: SessionId,
@@ -54,7 +53,7 @@ impl Bench {
         report.unwrap()
     }
 
-    /// Runs what must end well.
+    /// Runs code that must succeed.
     async fn run(&self, code: &str) -> RunReport {
         let report = self.try_run(code, None).await;
         assert_eq!(report.exit_code, 0, "{}", report.stderr.text);
@@ -69,7 +68,7 @@ impl Bench {
         .await
     }
 
-    /// All that is kept of an output, in pieces of this size, and how long it was.
+    /// The whole kept output, read in pieces of `len` bytes, and the total length of the output.
     async fn read_all(&self, run: &str, stream: Stream, len: usize) -> (Vec<u8>, u64) {
         let mut all = vec![];
         loop {
@@ -117,7 +116,7 @@ async fn what_was_cut_from_an_output_can_be_read_on(on: On) {
     assert!(stdout.text.lines().all(is_whole));
     assert_eq!((report.stderr.truncated, report.stderr.total, report.stderr.head), (false, 0, 0));
 
-    // From the cut on, which goes through no character.
+    // From the cut on, which splits no character.
     let part = bench.read(run, Stream::Stdout, stdout.head, 4_000).await.unwrap();
     let head = usize::try_from(stdout.head).unwrap();
     assert_eq!(part.bytes, whole.as_bytes()[head..head + 4_000]);
@@ -228,7 +227,7 @@ async fn upload(bench: &Bench, name: &str) {
     .unwrap();
 }
 
-/// Says how much of the data area is free, and what can be seen of it and in it.
+/// Code that prints how much of the data area is free, and what the program sees of it and in it.
 const LOOK: &str = "import os\n\
     free = os.statvfs('.')\n\
     print(free.f_bavail * free.f_frsize, os.listdir('.'))\n\
@@ -247,7 +246,7 @@ async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
             config.data_limit = 32 << 20;
             config.preload = preload;
         });
-        // What is kept by then must not be in the descriptors of a new process.
+        // The output that is kept by then must not be among the descriptors of a new process.
         bench.run("print('small' * 10_000)").await;
         soon(async { while (bench.run("pass").await.start != Start::Cold) != is_forked {} }).await;
         let before = bench.run(LOOK).await.stdout.text;
@@ -264,7 +263,7 @@ async fn kept_output_is_seen_nowhere_and_counts_in_the_quota() {
         let (all, _) = bench.read_all(cut.run_id.as_str(), Stream::Stdout, usize::MAX).await;
         assert!(all.len() == 2 << 20 && all.iter().all(|byte| *byte == b'x'));
 
-        // An eighth of 32 MiB is 4 MiB, of which a larger output takes all.
+        // A larger output is kept up to an eighth of 32 MiB: 4 MiB.
         let cut = bench.run("import sys\nsys.stdout.write('y' * (5 << 20))").await;
         let (all, total) = bench.read_all(cut.run_id.as_str(), Stream::Stdout, usize::MAX).await;
         assert!(all.len() == 4 << 20 && all.iter().all(|byte| *byte == b'y') && total == 5 << 20);
@@ -303,7 +302,7 @@ async fn a_full_disk_keeps_what_fits_and_never_holds_up_the_run() {
         config.max_output = 10_000;
         config.data_limit = 16 << 20;
     });
-    // Leaves this many bytes of room, and then prints a mebibyte.
+    // Fills the data area up to `room` bytes, and then prints a mebibyte.
     let code = |room: u64| {
         format!(
             "import os, sys\n\
@@ -322,7 +321,7 @@ async fn a_full_disk_keeps_what_fits_and_never_holds_up_the_run() {
     assert!(some.iter().all(|byte| *byte == b'x') && total == 1 << 20);
     assert!((200 << 10..=300 << 10).contains(&some.len()), "{} bytes", some.len());
 
-    // Nothing at all fits, and the run and what was kept before are as they were.
+    // There is no room for any output; the run succeeds, and the output that was kept before does not change.
     let report = bench.run(&code(0)).await;
     assert_eq!(report.stdout.total, 1 << 20);
     let nothing = bench.read(report.run_id.as_str(), Stream::Stdout, 0, 10).await;
@@ -330,7 +329,7 @@ async fn a_full_disk_keeps_what_fits_and_never_holds_up_the_run() {
     let (still, _) = bench.read_all(run, Stream::Stdout, usize::MAX).await;
     assert_eq!(still.len(), some.len());
 
-    // With room again, the next is kept whole.
+    // There is room again: the next output is kept whole.
     let report = bench.run("import os\nos.remove('filler')\nprint('x' * 20_000)").await;
     let (all, _) = bench.read_all(report.run_id.as_str(), Stream::Stdout, usize::MAX).await;
     assert_eq!(all.len(), 20_001);

@@ -1,4 +1,4 @@
-//! What sessions on Kubernetes cost their servers and the API server, counted with the real program, an API server in
+//! The costs of sessions on Kubernetes for servers and the API server, measured with the real program, an API server in
 //! this process, and agents in memory that cost nothing.
 //!
 //! ```sh
@@ -38,13 +38,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::double::{Cast, id};
 
-/// Calls that are under way at a time where that is not what is measured.
+/// The number of calls at a time, in steps that do not measure it.
 const AT_ONCE: usize = 16;
 
-/// Calls of which the median is taken.
+/// The number of calls for a median.
 const CALLS: usize = 2000;
 
-/// Pods and callers of other servers, of which these know.
+/// The numbers of pods and callers of other servers, which these servers know.
 const OTHERS: (usize, usize) = (10_000, 5_000);
 
 /// A server, and a client that keeps its connections.
@@ -53,7 +53,7 @@ struct Server {
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-/// What a process has used so far: bytes of memory, seconds of a processor.
+/// The resources that a process has used so far: bytes of memory, seconds of processor time.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
     memory: f64,
@@ -80,7 +80,7 @@ impl Server {
         Self { web, client: Client::builder(TokioExecutor::new()).build(connector) }
     }
 
-    /// Runs a program, and yields how long that took.
+    /// Runs a program; returns how long that took.
     async fn run(&self, token: &str, session: &str) -> Duration {
         let arguments = json!({ "session_id": session, "code": "print('honest')" });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
@@ -142,7 +142,7 @@ fn hollow() -> Cluster {
     }))
 }
 
-/// How often each kind of request was made since the last time.
+/// The number of requests of each kind since the last call.
 fn asked(cluster: &Cluster, before: &mut usize) -> BTreeMap<String, usize> {
     let requests = cluster.requests();
     let mut counts = BTreeMap::new();
@@ -170,7 +170,7 @@ async fn a_session_costs_the_api_server_four_requests_and_its_calls_none() {
     let (cluster, folder) = (hollow(), tempfile::tempdir().expect("a folder"));
     let a = Server::start(&cluster, &folder).await;
     let b = Server::start(&cluster, &folder).await;
-    // Both have what a server has, and the caller has a home, from here on.
+    // After these calls, both servers have made their Leases, and the caller has a home.
     a.run_all("a-token", &names("first", 1)).await;
     b.run_all("b-token", &names("first", 1)).await;
     let (sessions, mut before) = (names("counted", SESSIONS), 0);
@@ -183,7 +183,7 @@ async fn a_session_costs_the_api_server_four_requests_and_its_calls_none() {
     close(&b, "a-token", &sessions).await;
     cluster.until("pods", 2).await;
     let asked = asked(&cluster, &mut before);
-    // Before one is deleted it is looked whose it is by then.
+    // Before a server deletes a pod, it checks whose pod it is by then.
     for kind in ["create pods", "exec pods", "get pods", "delete pods"] {
         assert_eq!(asked.get(kind), Some(&SESSIONS), "{kind} in {asked:?}");
     }
@@ -219,7 +219,7 @@ async fn what_so_many_sessions_cost() {
     );
     println!("  requests                     {:?}", asked(&cluster, &mut before));
 
-    // Alternately, so that the machine is the same for both.
+    // Alternately, so that the load of the machine is the same for both.
     a.run("a-token", &sessions[0]).await;
     b.run("a-token", &sessions[0]).await;
     let (mut direct, mut forwarded) = (vec![], vec![]);
@@ -257,7 +257,7 @@ async fn what_so_many_sessions_cost() {
         asked(&cluster, &mut before)
     );
 
-    // A cluster that is large without these.
+    // Now the cluster has many pods and callers of another server.
     let (pods, callers) = OTHERS;
     let (then, begun) = ((a.usage(), b.usage()), Instant::now());
     let cluster = Arc::new(cluster);
@@ -285,7 +285,7 @@ async fn what_so_many_sessions_cost() {
     );
 }
 
-/// Pods and callers of a server that is none of these, and lives for as long as what is given back.
+/// Adds pods and callers of another server, which exist until the returned handles are dropped.
 async fn add_others(
     cluster: &Arc<Cluster>,
     folder: &tempfile::TempDir,
@@ -350,7 +350,7 @@ fn float(count: usize) -> f64 {
     u32::try_from(count).expect("few enough").into()
 }
 
-/// In milliseconds.
+/// The median in milliseconds.
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e3

@@ -1,4 +1,4 @@
-//! The registry of sessions on plain processes: when they expire, and what those who look at them share.
+//! The registry of sessions on plain processes: when sessions expire, and what several callers that look at one share.
 
 use std::{
     sync::Arc,
@@ -39,7 +39,7 @@ async fn when_a_session_expires_moves_with_its_use() {
     let sessions = Sessions::new(config, backend);
     let made = sessions.create(None, OwnSettings::default()).await.expect("created");
     let created = Instant::now();
-    // Each look has its own error, which is how long the machine takes to look.
+    // Each look is inexact by the time that the machine takes for it.
     let moved = || {
         let expires = sessions.look(&made.id).expect("there").expires;
         expires.duration_since(made.expires).as_millis().unsigned_abs()

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks the cluster itself: it comes up, does what the tests of the server count on, bears the sudden end of
-# each of its parts, and leaves nothing on the machine. Twice, for what the first time leaves to the second.
+# Checks the cluster itself: it starts, does what the tests of the server need, survives the sudden end of each of its
+# parts, and leaves nothing on the machine. Twice by default, to find leftovers that affect a second start.
 #
 #   check.sh [times]
 #
-# The cluster must be down. Settings as in cluster.sh. Exit code 0: all is so.
+# The cluster must be down. Settings as in cluster.sh. Exit code 0: all checks passed.
 set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
@@ -22,7 +22,7 @@ tidy() {
 }
 trap tidy EXIT
 
-# All that the cluster could leave behind.
+# Lists everything that the cluster could leave behind.
 machine() {
     echo '--- mounts'
     sort /proc/self/mounts
@@ -35,21 +35,21 @@ machine() {
     ls -d /var/lib/kubelet /var/lib/cni /var/log/pods /var/log/containers /run/netns /etc/cni 2>/dev/null || true
     ls -A /run ~
     echo '--- devices and routes'
-    # A bridge of Docker's is up while a container is at it.
+    # A bridge of Docker's is up only while a container uses it.
     ip -br link | awk '{ print $1 }' | grep -v '^veth' || true
     ip route | sed 's/ linkdown//'
     echo '--- processes'
-    # By their programs: nothing else is in that folder.
+    # Processes are found by their programs: no other process runs from that folder.
     find /proc -maxdepth 2 -name exe -lname "$programs/*" 2>/dev/null || true
     echo '--- ports'
     ss -Htln | awk '{ print $4 }' | grep -E ':(2[26][0-9]{3})$' || true
 }
 
-# pod_identity: what changes if the pod is another one, or its container was started again.
+# pod_identity: changes if the pod is replaced, or its container is restarted.
 pod_identity() { kubectl get pod sandbox -o jsonpath='{.metadata.uid} {.status.phase} {.status.containerStatuses[0].containerID}'; }
 same_pod() { [ "$(pod_identity)" = "$identity" ]; }
 runs_in_pod() { [ "$(kubectl exec sandbox -- echo hello)" = hello ]; }
-# Bytes both ways, as many as do not fit into any buffer.
+# Sends bytes both ways, more than fit into any buffer.
 carries_bytes() {
     head -c 20000000 /dev/urandom >"$scratch/bytes"
     kubectl exec -i sandbox -- cat <"$scratch/bytes" >"$scratch/echoed"
@@ -77,7 +77,7 @@ as_server() { "$KUBECTL" --kubeconfig="$SERVER_KUBECONFIG" --cache-dir="$scratch
 is_refused() { ! "$@" 2>"$scratch/refused" && grep -q Forbidden "$scratch/refused"; }
 client_is_told() { [ "$(kubectl exec -i deployment/client -- python3 - <"$here/files/list_pods.py")" = "$1" ]; }
 pods_go_with_their_deployment() {
-    # In the foreground the owner is the last to go.
+    # With foreground deletion the owner is removed last.
     kubectl delete deployment client --cascade=foreground --timeout=60s
     [ -z "$(kubectl get pods --selector=app=client --output=name)" ]
 }
@@ -112,7 +112,7 @@ once() {
 
     check 'pods go with their owner' pods_go_with_their_deployment
 
-    # With the pod still there.
+    # The pod still exists.
     check 'it goes down' cluster down
     machine >"$scratch/after"
     check 'nothing is left of it' diff "$scratch/before" "$scratch/after"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A real Kubernetes with one node on this machine, for tests: what it is and is not is told in README.md beside.
+# A real Kubernetes with one node on this machine, for tests: README.md beside it tells its properties and limits.
 #
-#   cluster.sh build              makes its programs, those that are missing (4 to 10 minutes on two cores)
+#   cluster.sh build              builds the missing programs (4 to 10 minutes on two cores)
 #   cluster.sh up                 builds and starts it, with the sandbox image; does nothing if it is up
-#   cluster.sh down               ends it and all that it has made, also after an `up` that failed
+#   cluster.sh down               ends it and removes everything that it has made, also after an `up` that failed
 #   cluster.sh env                prints KUBECONFIG, SERVER_KUBECONFIG and KUBECTL: eval "$(cluster.sh env)"
 #   cluster.sh kubectl <word>...  runs the kubectl of its version, as its administrator
 #   cluster.sh where              prints the folder of its programs
@@ -17,16 +17,16 @@
 #   KUBERNETES_DIR   where it is built and runs (default: kubernetes in CARGO_TARGET_DIR or target)
 #   KUBERNETES_JOBS  how many compilers run at once (default: one for each processor)
 #   SANDBOX_IMAGE    the image that `up` gives it (default llm-sandbox:latest)
-#   DEBIAN_MIRROR    where bookworm is, if not where apt has it from
+#   DEBIAN_MIRROR    the source of bookworm, if it is not the one that apt uses
 #
-# Exit code 0: done.
+# Exit code 0: success.
 set -euo pipefail
 umask 022
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
 here=$root/tests/kubernetes
 dir=$(realpath -m "${KUBERNETES_DIR:-${CARGO_TARGET_DIR:-$root/target}/kubernetes}")
-# Programs, what they are made from, the state of the cluster that is up, and what its parts have said.
+# Folders of programs, of their sources, of the state of the cluster that is up, and of the logs of its parts.
 bin=$dir/bin
 work=$dir/build
 run=$dir/run
@@ -34,14 +34,14 @@ log=$dir/log
 jobs=${KUBERNETES_JOBS:-$(nproc)}
 image=${SANDBOX_IMAGE:-llm-sandbox:latest}
 PAUSE_IMAGE=registry.local/pause:1
-# Two folders of this kind do not touch each other's.
+# The cgroup depends on the folder, so that clusters in two folders do not affect each other.
 CGROUP=llm-sandbox-kubernetes-$(printf %s "$dir" | cksum | cut -d " " -f 1)
 
 source "$here/lib/build.sh"
 source "$here/lib/machine.sh"
 source "$here/lib/parts.sh"
 
-# Runs a talkative command; what it says is shown only if it fails, and only the end of it.
+# Runs a verbose command; shows the end of its output if it fails, and nothing otherwise.
 quietly() {
     mkdir -p "$log"
     if "$@" >"$log/command.log" 2>&1; then return 0; fi
@@ -60,7 +60,7 @@ wait_for() {
     done
 }
 
-# One at a time, for as long as this script runs: nothing that outlives it gets the descriptor.
+# Takes a lock until this script ends: programs that outlive it do not get the descriptor.
 take_turn() {
     mkdir -p "$dir"
     exec 9>"$dir/lock"
@@ -78,9 +78,9 @@ up() {
         return
     fi
     build_all
-    # Sooner said than after the start.
+    # Checked before the start, so that the error comes early.
     docker image inspect "$image" >/dev/null 2>&1 || die "Docker has no image $image; run: llm-sandbox image build"
-    # What an earlier one has left.
+    # Removes leftovers of an earlier cluster.
     leave_machine
     rm -rf "$log"
     mkdir -p "$log"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Applies deploy/kubernetes to the cluster of the tests and uses it, in the namespace `deploy-test`, which is removed
-# again. What it changes of the manifests is in files/deploy.yaml.
+# Applies deploy/kubernetes to the cluster of the tests and uses it, in the namespace `deploy-test`, which is removed at
+# the end. Changes of the manifests are in files/deploy.yaml.
 #
 #   deploy.sh [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# The cluster must be up (`cluster.sh up`), and kustomize must be there (`manifests.sh` gets it). The server's image is
-# made of Debian and the program, as a build of the real one takes long. Settings as in cluster.sh.
+# The cluster must be up (`cluster.sh up`), and kustomize must be installed (`manifests.sh` installs it). The server's
+# image is made of Debian and the program, because a build of the real one takes long. Settings as in cluster.sh.
 #
-# Takes a minute. Prints a line for each check. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+# Takes a minute. Prints a line for each check. Exit code 0: no check failed. 1: a check failed. 2: the set-up failed.
 set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
@@ -46,7 +46,7 @@ build() {
     sed "s|@SERVER_IMAGE@|${server_image%:*}|; s|@SERVER_TAG@|${server_image#*:}|; s|@IMAGE@|$image|" \
         "$here/files/deploy.yaml" >"$scratch/kubernetes/mine/kustomization.yaml"
     built=$scratch/built.yaml
-    # Not the function above.
+    # `command` avoids the function above.
     command "${kustomize[@]}" "$scratch/kubernetes/mine" >"$built"
 }
 
@@ -60,7 +60,7 @@ make_secret() {
 }
 
 doctor() { kubectl exec deployment/llm-sandbox -- llm-sandbox doctor; }
-# The address that the Service has for clients, with which a network would go on.
+# The address that the Service has for clients: a cluster network would forward to it.
 service_address() {
     kubectl get endpoints llm-sandbox --output=jsonpath='{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}'
 }
@@ -77,7 +77,7 @@ restarts() {
     kubectl rollout restart deployment/llm-sandbox &&
         kubectl rollout status --timeout=120s deployment/llm-sandbox
 }
-# Whether a pod is one that `restricted` allows was looked at before; this is what the API server made of it.
+# manifests.sh checks that `restricted` allows the pod; this checks the pod that the API server has made.
 pod_is_as_described() {
     kubectl get pods --selector=app=llm-sandbox-server --output=jsonpath='{.items[0].spec.containers[0].securityContext}' |
         grep -q '"readOnlyRootFilesystem":true'

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The drills on the real cluster of `cluster.sh`: brings it up, gives the server's user its rights, runs them, and takes
-# the cluster down again. `tests/run.sh full --kubernetes` runs it.
+# The drills on the real cluster of `cluster.sh`: starts it, gives the server's user its rights, runs the drills, and
+# ends the cluster. `tests/run.sh full --kubernetes` runs it.
 #
 #   drills.sh
 #
-# Settings as in cluster.sh. Takes some minutes, and ten more where the cluster is not built. Exit code 0: none failed.
+# Settings as in cluster.sh. Takes some minutes, and ten more if the cluster is not built. Exit code 0: no drill failed.
 set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"

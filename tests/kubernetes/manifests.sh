@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Checks deploy/kubernetes without a cluster: the base, each overlay, and a kustomization with all components, as
-# docs/kubernetes.md shows it.
+# Checks deploy/kubernetes without a cluster: the base, each overlay, and a kustomization with all components, as in
+# docs/kubernetes.md.
 #
 #   manifests.sh
 #
-# Each is built by kustomize. Every object must be one that the API knows, field by field: of the newest version of
-# Kubernetes here, and of 1.20, the oldest. Pods must keep to Pod Security `restricted`; rights, settings, labels and
-# quota must be what the server's source says. The base must be the same by the kustomize of kubectl 1.20. Changes
-# that weaken it must be found.
+# Kustomize builds each of them. The API must know every object, field by field: of the newest version of Kubernetes
+# here, and of 1.20, the oldest. Pods must comply with Pod Security `restricted`; rights, settings, labels and quota
+# must agree with the server's source. The kustomize of kubectl 1.20 must build the same base. Changes that weaken it
+# must be detected.
 #
-# Takes some seconds; the first time half a minute more, to get the schemas (PyPI's kubernetes-validate) and kustomize
-# (Debian's, if there is none).
+# Takes some seconds; the first time half a minute more, to install the schemas (PyPI's kubernetes-validate) and
+# kustomize (Debian's, if there is none).
 #
-#   KUBERNETES_DIR   where cluster.sh has its kubectl (default: kubernetes in CARGO_TARGET_DIR or target)
+#   KUBERNETES_DIR   the folder in which cluster.sh has its kubectl (default: kubernetes in CARGO_TARGET_DIR or target)
 #
-# Prints a line for each check. Exit code 0: none failed. 1: some did. 2: it could not be made ready.
+# Prints a line for each check. Exit code 0: no check failed. 1: a check failed. 2: the set-up failed.
 set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
@@ -26,7 +26,7 @@ OLDEST=1.20.0
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# The package of today has the schemas of the last dozen versions; the oldest is in its own.
+# The newest package has the schemas of the last dozen versions; the oldest version needs a package of its own.
 prepare_schemas() {
     if cmp -s "$here/requirements.txt" "$cache/stamp" && "$cache/venv/bin/python" -c '' 2>/dev/null; then return; fi
     local pip packages
@@ -45,7 +45,7 @@ prepare_schemas() {
     "${pip[@]}" download --no-deps --dest="$scratch" "kubernetes-validate==$OLDEST"
     tar -xzf "$scratch/kubernetes-validate-$OLDEST.tar.gz" -C "$scratch" --wildcards "*/v$OLDEST-local-strict/*"
     mv "$(find "$scratch" -type d -name "v$OLDEST-local-strict")" "$cache/schemas"
-    # A hundred megabytes of other versions.
+    # Removes a hundred megabytes of other versions.
     rm -rf "$packages"
     cp "$here/requirements.txt" "$cache/stamp"
 }
@@ -72,9 +72,9 @@ find_oldest() {
     oldest=''
 }
 
-# documented <file>: the kustomization that the page shows.
+# documented <file>: writes the kustomization that the page shows.
 documented() {
-    # It is part of a list there.
+    # In the page it is part of a list, so its lines are indented.
     sed -n '/^   # mine\/kustomization.yaml/,/^   ```$/s/^   //p' "$root/docs/kubernetes.md" | sed '$d' >"$1"
     [ -s "$1" ] || die 'docs/kubernetes.md shows no mine/kustomization.yaml.'
 }
@@ -95,7 +95,7 @@ build() {
 same() {
     if diff <(in_order "$2") <(in_order "$3"); then echo "ok   $1"; else echo "FAIL $1"; fi
 }
-# Versions of kustomize differ in how they sort objects and count a hash, and in nothing else.
+# Versions of kustomize differ only in the order of objects and in the hash of names.
 in_order() {
     "$cache/venv/bin/python" -c '
 import json, sys, yaml
@@ -105,11 +105,11 @@ print(*sorted(json.dumps(it, sort_keys=True, indent=1) for it in yaml.safe_load_
 
 check_all() {
     local folder
-    # A copy, for what is written beside it.
+    # A copy, because the test writes beside it.
     cp -r "$root/deploy/kubernetes" "$scratch/kubernetes"
     mkdir "$scratch/kubernetes/mine" "$scratch/kubernetes/labelled" "$scratch/kubernetes/moved"
     documented "$scratch/kubernetes/mine/kustomization.yaml"
-    # What many have for all that they deploy.
+    # Many users have this field for everything that they deploy.
     printf 'resources: [../base]\ncommonLabels: {team: data}\n' >"$scratch/kubernetes/labelled/kustomization.yaml"
     printf 'resources: [../base]\ncomponents: [../components/pod]\nnamespace: another\n' >"$scratch/kubernetes/moved/kustomization.yaml"
     build base "$scratch/kubernetes/base"

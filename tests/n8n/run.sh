@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# The workflows of demo/n8n in a real n8n: reports by webhook and by form, an agent with a model that
-# follows a script, ten at once, and what people are told when something is wrong. And cells, whose
-# variables stay from call to call by ?workspace=.
+# The workflows of demo/n8n in a real n8n: reports by webhook and by form, an agent with a model that follows a script,
+# ten at the same time, and the messages that people get after errors. Also cells, whose variables stay from call to
+# call by ?workspace=.
 #
 #   tests/n8n/run.sh [--install] [server binary]          default: target/debug/llm-sandbox
-#   tests/n8n/run.sh [--install] <address> <token>        a server that is there
+#   tests/n8n/run.sh [--install] <address> <token>        a server that runs already
 #
-# With --install n8n is installed in tests/n8n if it is not there: 2.4 GB, minutes. Prints a line for each
-# check, then `N passed, N failed`. Takes two minutes or three. Exit code 0: none failed, or n8n is not
-# installed, which is said. 1: some did. 2: it could not be made ready.
+# With --install n8n is installed in tests/n8n if it is missing: 2.4 GB, minutes. Prints a line for each check, then
+# `N passed, N failed`. Takes two or three minutes. Exit code 0: no check failed, or n8n is not installed, which is
+# printed. 1: a check failed. 2: the set-up failed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../lib.sh"
 limit_s=900
 
-# The Node that n8n needs comes with it where there is one for this machine.
+# The Node that n8n needs is installed with it if there is one for this machine.
 find_node() {
     local node
     for node in "$here"/node_modules/node-linux-*/bin/node "$(command -v node || true)"; do
@@ -27,7 +27,7 @@ find_node() {
     return 1
 }
 
-# The one package that cannot do without its install script: it fetches or builds a library.
+# The only package that needs its install script, which downloads or builds a library.
 build_sqlite() {
     local headers
     find_node >/dev/null || die 'n8n needs Node 24 or newer; install it.'
@@ -37,7 +37,7 @@ build_sqlite() {
         die 'sqlite3 could not be built; python3, make and g++ are needed for that.'
 }
 
-# What check.mjs could not end, as it was killed itself.
+# Ends processes that check.mjs could not end because it was killed.
 end_leftovers() {
     local group
     while read -r group; do kill -KILL -- "-$group" 2>/dev/null || true; done < <(cat "$scratch/groups" 2>/dev/null)
@@ -64,7 +64,7 @@ if ! is_installed "$here"; then
         exit 0
     fi
     have npm || die 'npm is missing; install Node.js 20 or newer.'
-    # Its own Node is newer than the one that npm may run on.
+    # The Node that n8n brings is newer than the one that runs npm.
     npm_ci "$here" n8n build_sqlite
 fi
 node=$(find_node) || die 'n8n needs Node 24 or newer.'

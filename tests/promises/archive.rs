@@ -1,4 +1,4 @@
-//! Sessions that end without having been closed, and what becomes of them in the archive.
+//! Sessions that end without an explicit close, and their copies in the archive.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ on_all! {
 /// Three seconds.
 const SHORT_LIFE: (&str, &str) = ("SANDBOX_SESSION_TTL_M", "0.05");
 
-/// A folder for an archive, and for a secret.
+/// A folder for an archive and a key.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Place {
         self.dir.path().join("archive")
     }
 
-    /// A server with this archive.
+    /// Starts a server with this archive.
     async fn server(&self, on: On, more: &[(&str, &str)]) -> Server {
         let settings = self.settings();
         let mut all: Vec<_> =
@@ -53,7 +53,7 @@ impl Place {
         [("SANDBOX_ARCHIVE", path(self.archive())), ("SANDBOX_KEY_FILE", key_in(self.dir.path()))]
     }
 
-    /// Waits until so many sessions are archived.
+    /// Waits until `count` sessions are archived.
     async fn until_archived(&self, count: usize) {
         until("it is archived", async || manifests(&self.archive()).len() == count).await;
     }
@@ -77,7 +77,7 @@ async fn cell(server: &Server, session: &str, code: &str) -> Value {
 
 async fn a_session_that_expires_comes_back_with_files_and_variables_and_says_so(on: On) {
     let place = Place::new();
-    // On the embedded engine it is asleep by then, and is woken to be saved.
+    // The embedded engine has hibernated the session by then, and wakes it to save it.
     let server = place.server(on, &[SHORT_LIFE, ("SANDBOX_HIBERNATE_AFTER_M", "0.01")]).await;
     let session = name("back");
     server.upload(&session, "data.csv", b"a,b\n1,2\n").await.ok();
@@ -94,7 +94,7 @@ async fn a_session_that_expires_comes_back_with_files_and_variables_and_says_so(
     let mut files = server.files(&session).await;
     files.sort();
     assert_eq!(files, [("data.csv".to_owned(), 8), ("made.txt".to_owned(), 2)]);
-    // And again, with what it has become.
+    // When it expires again, it is saved again with the new state.
     let manifest = manifests(&place.archive()).remove(0);
     let before = std::fs::read(&manifest).expect("read");
     until("it is saved again", async || {
@@ -127,7 +127,7 @@ async fn a_session_comes_back_after_its_server_was_ended(on: On) {
     let back = cell(&server, &own, "total = 10\n(f(1), isinstance(p, Point), p.x)").await;
     assert_eq!(back["result"], "(11, True, 3)", "functions see the variables: {back}");
     assert_eq!(back["execution_count"], 2, "{back}");
-    // The end of the input is an end as well.
+    // The end of the input also ends the server, which saves the session.
     server.close_input();
     server.exit_code().await;
     let server = place.server(on, &[]).await;
@@ -142,7 +142,7 @@ async fn what_is_closed_is_gone_from_the_archive_as_well(on: On) {
         server.upload(session, "a.txt", b"a").await.ok();
     }
     place.until_archived(2).await;
-    // One where it is, the other after it has come back.
+    // One session is closed while it is archived, the other one after it was restored.
     server.call("close_session", json!({ "session_id": closed })).await.ok();
     place.until_archived(1).await;
     assert_eq!(server.files(&back).await.len(), 1);
@@ -184,7 +184,7 @@ async fn urls_of_an_archived_session_go_on_from_the_archive(on: On) {
         assert_eq!(http_with("GET", &here(&small), &[], b"").await.body, b"hello");
         let forged = here(&small).replace("b.txt", "a/large.bin");
         assert_eq!(http_with("GET", &forged, &[], b"").await.status, 403);
-        // They go on once it is back, too.
+        // The URLs also work after the session was restored.
         assert_eq!(server.files(&session).await.len(), 2);
     }
     server.call("close_session", json!({ "session_id": session })).await.ok();
@@ -224,7 +224,7 @@ async fn an_archived_session_is_in_the_list_until_it_is_back_or_closed(on: On) {
     let session = name("listed");
     let put = format!("/files/{session}/a.txt");
     assert_eq!(alice.send("PUT", &put, &[], b"hers").await.status, 201);
-    // Whoever waits for news hears of it.
+    // A client that waits for changes is notified.
     let mut list = alice.send("GET", "/sessions", &[], &[]).await;
     while list.json()["sessions"][0]["state"] != "archived" {
         let headers = [("If-None-Match", list.header("etag")), ("Prefer", "wait=30")];
@@ -243,7 +243,7 @@ async fn an_archived_session_is_in_the_list_until_it_is_back_or_closed(on: On) {
     };
     assert!(states(&bob).await.is_empty());
     drop(site);
-    // The next server knows it as well.
+    // The next server also knows the archived session.
     all.retain(|(name, _)| *name != SHORT_LIFE.0);
     let site = Web::start(on, &all).await;
     let alice = site.caller(Some("secret-a"));
@@ -277,7 +277,7 @@ async fn an_archive_that_cannot_be_reached_holds_nobody_up(on: On) {
     let session = name("alone");
     server.upload(&session, "a.txt", b"a").await.ok();
     place.until_archived(1).await;
-    // A file where the folder was.
+    // A file in the place of the archive's folder.
     let away = place.dir.path().join("away");
     std::fs::rename(place.archive(), &away).expect("renamed");
     std::fs::write(place.archive(), "x").expect("written");
@@ -342,7 +342,7 @@ async fn a_session_comes_back_with_the_language_that_it_was_created_with(on: On)
     server.signal("TERM");
     server.exit_code().await;
     let server = place.server(on, &[]).await;
-    // The call that brings it back knows, and so do those after it.
+    // The call that restores the session knows the language, and so do the next ones.
     for _ in 0..2 {
         assert_eq!(cell(&server, &session, "typeof 1").await["result"], "'number'");
     }

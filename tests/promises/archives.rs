@@ -1,4 +1,4 @@
-//! Files out over HTTP: all of a session as an archive, and as a list.
+//! Downloads over HTTP: all files of a session, as an archive or as a list.
 
 use std::{collections::BTreeMap, fs};
 
@@ -12,7 +12,7 @@ on_all! {
     an_archive_is_never_taken_for_whole_if_its_session_ends,
 }
 
-/// What an independent reader finds in an archive: a digest for each name.
+/// The files that an independent reader finds in an archive: a digest for each name.
 async fn unpacked(archive: &[u8], format: &str) -> BTreeMap<String, String> {
     const ZIP: &str = "
 import hashlib, json, sys, zipfile
@@ -101,7 +101,7 @@ print(hashlib.sha256(content).hexdigest(), end='')
     }
 }
 
-/// Begins an archive that is far larger than all the buffers on the way, and reads none of it.
+/// Begins to download an archive that is far larger than all the buffers on the way, and reads none of it.
 async fn begun(web: &Web, session: &str, format: &str) -> TcpStream {
     let url = format!("{}/files/{session}/?format={format}", web.base);
     let mut stream = http_begin("GET", &url, &[], &[]).await;
@@ -128,7 +128,7 @@ async fn an_archive_is_never_taken_for_whole_if_its_session_ends(on: On) {
         let stream = begun(&web, &session, format).await;
         caller.call("close_session", json!({ "session_id": session })).await.ok();
         is_cut(&rest(stream).await);
-        // Not even if another has its name by then, and files of the same names.
+        // The archive is cut even if another session has the name by then, with files of the same names.
         caller.run(&session, code).await;
         let stream = begun(&web, &session, format).await;
         caller.call("close_session", json!({ "session_id": session })).await.ok();
@@ -196,7 +196,7 @@ async fn the_files_of_a_session_are_listed() {
 async fn files_that_are_left_out_are_not_passed_over_in_silence() {
     let (_web, caller) = start(&[("SANDBOX_PRELOAD", "none")]).await;
     let session = name("many");
-    // More names than fit into one answer of the agent.
+    // More names than one answer of the agent can contain.
     let code = "
 import os
 folder = '/'.join(['f' * 200] * 4)

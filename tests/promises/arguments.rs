@@ -1,4 +1,4 @@
-//! What cannot be understood is answered all the same.
+//! Calls that cannot be understood: the server answers all of them, and corrects arguments if the intent is clear.
 
 use serde_json::{Value, json};
 use support::{On, Server, name, on_all, text};
@@ -134,7 +134,7 @@ async fn arguments_are_read_as_they_are_meant(on: On) {
     assert_eq!(call("run_python", other_names).await["stdout"], "2\n");
     let fenced = call("run_python", json!({ "code": "```python\nprint(3)\n```" })).await;
     assert_eq!((&fenced["stdout"], notes(&fenced).len()), (&json!("3\n"), 1), "{fenced}");
-    // What only looks like a mistake is a program.
+    // Code that only resembles a mistake is not changed.
     let run = call("run_python", json!({ "code": "print(4)\\nprint(5)" })).await;
     assert_eq!(run["exit_code"], 1, "{run}");
 

@@ -1,4 +1,4 @@
-//! Files of a session, in and out through the tools and by their URLs.
+//! Files of a session: uploads and downloads through the tools and by URL.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
@@ -95,7 +95,7 @@ async fn one_byte_too_many_is_refused_and_leaves_nothing(on: On) {
     let refused = server.upload(&id, "big.bin", &vec![7; 50_000_001]).await;
     assert_eq!(refused.error(), "upload_too_large");
     assert_eq!(server.files(&id).await, [("small".to_owned(), 1)]);
-    // One that would also have made a session makes none.
+    // A refused upload that would have created a session creates none.
     let refused = server.upload(&name("none"), "big.bin", &vec![7; 50_000_001]).await;
     assert_eq!(refused.error(), "upload_too_large");
 }
@@ -132,7 +132,7 @@ async fn an_empty_file_is_a_file(on: On) {
 async fn files_come_and_go_while_a_program_runs(on: On) {
     let server = Server::start(on).await;
     let id = name("beside");
-    // Whole as soon as it has its name.
+    // The file gets its name when it is complete.
     let make = "import os\nopen('new', 'w').write('while running')\nos.rename('new', 'made')\n";
     let code = format!("{make}{}", until_uploaded("go"));
     let uploads = async {
@@ -150,7 +150,7 @@ async fn files_come_and_go_while_a_program_runs(on: On) {
 async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
     let server = Server::start(on).await;
     let id = name("names");
-    // What grows most when it is written as JSON, and again as JSON in a text.
+    // The names that grow most when they are written as JSON, and again as JSON in a text.
     let code = "for i in range(9000): open('\"' * 250 + str(i), 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await;
@@ -162,7 +162,7 @@ async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
     let last = json!({ "session_id": id, "offset": total - 1 });
     let last = server.call("list_artifacts", last).await.ok();
     assert_eq!(last["artifacts"].as_array().map(Vec::len), Some(1));
-    // A page of names as long as can be is shorter.
+    // A page of names with the maximum length has fewer entries.
     let code = "import os, shutil\nfor name in os.listdir(): os.remove(name)\n\
                 folder = '/'.join(['é' * 120] * 4)\nos.makedirs(folder)\n\
                 for n in range(60): open(f'{folder}/{n:02}', 'w')";
@@ -321,7 +321,7 @@ async fn many_files_are_listed_by_the_page_with_one_url_for_all(on: On) {
 }
 
 async fn links_and_special_files_are_neither_listed_nor_served(on: On) {
-    // Open to whoever asks, so that every path can be asked for.
+    // Without tokens, so that the test can request every path.
     let web = Web::start(on, &[]).await;
     let server = web.caller(None);
     let id = name("links");
@@ -364,7 +364,7 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         "attachment; filename=\"ventes _t_.csv\"; filename*=UTF-8''ventes%20%C3%A9t%C3%A9.csv"
     );
     assert_eq!(response.header("x-content-type-options"), "nosniff");
-    // Its type says how the characters are written, for a browser.
+    // The content type tells browsers the encoding of the text.
     for (path, content, charset) in [
         ("utf16.csv", &b"\xFF\xFEa\0;\0b\0\n\0"[..], "utf-16le"),
         ("cyrillic.csv", b"\xC4\xE0\xF2\xE0;\xCA\xE0\xED\xE0\xEB\n1;\xDF\xED\xE4\xE5\xEA\xF1 \xC4\xE8\xF0\xE5\xEA\xF2\n", "windows-1251"),
@@ -404,7 +404,7 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
     assert_eq!(http("GET", &format!("{base}/elsewhere")).await.status, 404);
 }
 
-/// The smallest PNG there is.
+/// The smallest valid PNG.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
 
 async fn read(server: &Server, id: &str, path: &str) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The audit file: a line for whatever is done, tied to the one before, with nothing in it of what it was about.
+//! The audit file: a line for each action, chained to the previous line, without any content of the user.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use support::{
     url_in, web::Web,
 };
 
-/// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
+/// A mark in everything that a user sends or makes. Its base64 contains the same text at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
 
 /// An audit file in a folder of its own.
@@ -37,19 +37,19 @@ impl Audited {
         self.path().display().to_string()
     }
 
-    /// A server over stdio that has it, with these settings besides.
+    /// Starts a server over stdio that has this audit file and these other settings.
     async fn start(&self, settings: &[(&str, &str)]) -> Server {
         let file = self.text();
         Server::start_with(On::Local, &[&[("SANDBOX_AUDIT_FILE", &*file)], settings].concat()).await
     }
 
-    /// The same over HTTP.
+    /// Does the same over HTTP.
     async fn web(&self, settings: &[(&str, &str)]) -> Web {
         let file = self.text();
         Web::start(On::Local, &[&[("SANDBOX_AUDIT_FILE", &*file)], settings].concat()).await
     }
 
-    /// What the newest file has, line by line.
+    /// The lines of the newest file.
     fn all(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path()).expect("UTF-8");
         text.lines()
@@ -57,7 +57,7 @@ impl Audited {
             .collect()
     }
 
-    /// Of that, the lines of calls.
+    /// The lines of calls in it.
     fn calls(&self) -> Vec<Value> {
         self.all().into_iter().filter(|line| line.get("event").is_none()).collect()
     }
@@ -102,7 +102,7 @@ fn digest(bytes: impl AsRef<[u8]>) -> Value {
     json!({ "sha256": hex::encode(Sha256::digest(bytes)), "bytes": bytes.len() })
 }
 
-/// What was called, and what came of it.
+/// The tool and the outcome of each line.
 fn outcomes(lines: &[Value]) -> Vec<(&str, &str)> {
     lines.iter().map(|line| (text(&line["tool"]), text(&line["outcome"]))).collect()
 }
@@ -220,7 +220,7 @@ async fn files_that_come_and_go_by_url_have_lines_with_what_was_in_them() {
     let base64 = STANDARD.encode("4,5");
     let given = json!({ "session_id": id, "filename": "b.csv", "content_base64": base64 });
     server.call("upload_file", given).await.ok();
-    // Long enough to be read from the message while it is written.
+    // Long enough that the server reads the text from the message while it writes the file.
     let long = "x".repeat(300_000);
     let text = json!({ "session_id": id, "filename": "c.txt", "text": long });
     server.call("upload_file", text).await.ok();
@@ -249,7 +249,7 @@ async fn files_that_come_and_go_by_url_have_lines_with_what_was_in_them() {
             ("upload_file", ok, digest(long), none.clone()),
         ]
     );
-    // Arguments that are long have a digest of their own, and are not in that of all.
+    // Long arguments have digests of their own, and are not part of the digest of all arguments.
     let arguments = json!({ "session_id": id, "filename": "c.txt", "text": "\u{0}long" });
     let last = calls.last().expect("a line");
     assert_eq!(last["inputs"]["arguments"], digest(arguments.to_string()));
@@ -276,7 +276,7 @@ async fn over_http_each_line_has_its_callers_name() {
     let form = b"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"c.txt\"\r\n\r\n3\r\n--b--\r\n";
     let target = format!("/files/{id}");
     assert_eq!(ann.send("POST", &target, &boundary, form).await.status, 201);
-    // With an MCP session, too.
+    // Also with an MCP session.
     let mcp = ann.open().await;
     let params = json!({ "name": "list_runtimes", "arguments": {} });
     let message = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params });
@@ -307,7 +307,7 @@ async fn over_http_each_line_has_its_callers_name() {
     );
     let said = Audited::is_whole(&audited.verify(&[("SANDBOX_KEY_FILE", &key)], &[]).await);
     assert!(said.contains("with the key"), "{said}");
-    // Who can read the file and not the key cannot make a line of it.
+    // Without the key, a reader of the file cannot forge a line.
     let other = tempfile::tempdir().expect("a folder");
     let settings = [("SANDBOX_KEY_FILE", key_in(other.path()))];
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
@@ -471,7 +471,7 @@ async fn a_file_that_is_full_is_renamed_and_the_chain_goes_on_in_the_next() {
         }
     });
     let verified = async {
-        // As of any moment.
+        // At any moment.
         for _ in 0..3 {
             Audited::is_whole(&audited.verify(&settings, &[]).await);
         }
@@ -498,7 +498,7 @@ async fn a_file_that_is_full_is_renamed_and_the_chain_goes_on_in_the_next() {
             serde_json::from_str(text.lines().next_back().expect("one")).expect("JSON");
         assert_eq!(line["seq"], *last);
     }
-    // An operator may take old ones away, who says up to where.
+    // An operator may remove old files, and names the last line of those that were removed.
     let text = fs::read(&older[0].1).expect("read");
     let last = text.split_inclusive(|byte| *byte == b'\n').next_back().expect("one");
     let hash = hex::encode(Sha256::digest(last));
@@ -538,7 +538,7 @@ async fn what_was_changed_is_found_where_it_was_changed() {
     Audited::is_whole(&audited.verify(&[], &["--to", &fourth]).await);
     Audited::is_broken(&audited.verify(&[], &["--to", &last]).await);
 
-    // A file that is named comes before the setting.
+    // A file in the arguments takes precedence over the setting.
     let copy = audited.folder.path().join("copy");
     fs::write(&copy, &whole).expect("written");
     let copy = copy.to_str().expect("UTF-8");
@@ -553,7 +553,7 @@ async fn what_was_changed_is_found_where_it_was_changed() {
     assert_eq!(unreadable.status.code(), Some(69));
 }
 
-/// The command that docs/audit.md gives to whoever has nothing but a shell.
+/// The command in docs/audit.md for a reader who has only a shell.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_can_verify_the_chain() {
     let page = fs::read_to_string(support::root().join("docs/audit.md"));
@@ -609,7 +609,7 @@ async fn a_server_whose_file_cannot_be_written_does_not_start() {
     }
 }
 
-/// Has a server find that files can have so many bytes, and no more: to it the disk is full.
+/// Limits the size of the server's files to `bytes`, so that the server sees a full disk.
 fn limit_files(server: &Server, bytes: &str) {
     let pid = server.process.id().expect("running").to_string();
     let limit = format!("--fsize={bytes}:unlimited");
@@ -617,13 +617,13 @@ fn limit_files(server: &Server, bytes: &str) {
     assert!(set.expect("prlimit runs").success());
 }
 
-/// A server that is not ended by a file that is too large.
+/// Starts a server that a write beyond the limit does not kill.
 async fn patient(audited: &Audited, stderr: File) -> Server {
     let folder = audited.folder.path();
     let file = audited.text();
     let roomy = program(folder, &[("SANDBOX_AUDIT_FILE", &*file)]);
     let mut command = Command::new("sh");
-    // What is ignored is ignored by the next program, too.
+    // The next program inherits the ignored signal.
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     command.args(["-c", script]).arg(support::binary()).current_dir(folder);
     for (name, value) in roomy.as_std().get_envs() {
@@ -647,7 +647,7 @@ async fn nothing_is_done_that_cannot_be_written_down_and_nothing_written_is_dama
         }
         answered += 1;
     };
-    // The one call that was under way when it began is answered.
+    // The one call that was in progress when the disk became full is answered.
     assert_eq!(refused.error(), "sandbox_unavailable");
     assert!(refused.json["message"].as_str().is_some_and(|text| text.contains("audit file")));
     let ran = json!({ "code": "open('/tmp/never', 'w')" });
@@ -697,7 +697,7 @@ async fn a_call_of_a_tool_of_the_operators_own_is_one_line() {
     assert!(line["limits"]["memory"].is_u64() && line["limits"]["timeout_s"].is_number());
 }
 
-/// Files of a chain are nobody's but their owner's.
+/// The files of a chain are accessible only to their owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn its_files_and_their_folder_are_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
-//! Who comes in over HTTP, by which token or address, and what of others they see: nothing.
+//! Access over HTTP: which token or URL opens what, and that callers see nothing of each other.
 //!
-//! Two callers, alice and bob, who share nothing but the server. Sandboxes are plain processes: what
-//! is kept apart here is names, not programs.
+//! Two callers, alice and bob, share only the server. Sandboxes are plain processes, because these tests are about the
+//! separation of names, not of programs.
 
 use std::{fs, process::Stdio};
 
@@ -28,7 +28,7 @@ fn refusal(response: &Response) -> (u16, String) {
     assert_eq!(response.header("content-type"), "application/json", "{}", response.status);
     let mut body = response.json();
     if body["jsonrpc"] == "2.0" {
-        // As a client of MCP can read it.
+        // In the form that a client of MCP can read.
         assert_eq!(body["error"]["message"], body["error"]["data"]["message"]);
         body = body["error"]["data"].take();
     }
@@ -36,14 +36,14 @@ fn refusal(response: &Response) -> (u16, String) {
     (response.status, body["error"].as_str().expect("a code").to_owned())
 }
 
-/// Puts a file and says where it can be downloaded.
+/// Puts a file; returns its download URL.
 async fn put(caller: &Caller, session: &str, file: &str, content: &[u8]) -> String {
     let response = caller.send("PUT", &format!("/files/{session}/{file}"), &[], content).await;
     assert!(matches!(response.status, 200 | 201), "{}", response.json());
     response.json()["download_url"].as_str().expect("an address").to_owned()
 }
 
-/// Where a file can be put.
+/// The URL to upload a file to.
 async fn upload_url(caller: &Caller, session: &str, file: &str, overwrite: bool) -> String {
     let arguments = json!({ "session_id": session, "filename": file, "overwrite": overwrite });
     let result = caller.call("upload_file", arguments).await.ok();
@@ -56,7 +56,7 @@ async fn content(caller: &Caller, session: &str, file: &str) -> Vec<u8> {
     response.body
 }
 
-/// An address with another value for a part of its query.
+/// The URL with another value for a part of its query.
 fn with(url: &str, part: &str, value: &str) -> String {
     let (path, query) = url.split_once('?').expect("a query");
     let mut found = false;
@@ -72,7 +72,7 @@ fn with(url: &str, part: &str, value: &str) -> String {
     changed
 }
 
-/// The same without a part of its query.
+/// The URL without a part of its query.
 fn without(url: &str, part: &str) -> String {
     let (path, query) = url.split_once('?').expect("a query");
     let rest = query.split('&').filter(|pair| !pair.starts_with(&format!("{part}=")));
@@ -85,7 +85,7 @@ fn part<'a>(url: &'a str, name: &str) -> &'a str {
     pairs.find(|(key, _)| *key == name).expect("is there").1
 }
 
-/// What is good for any file of a session, as its list has it.
+/// The signature for any file of a session, as its list has it.
 async fn any_signature(caller: &Caller, session: &str) -> String {
     let code = "import os\nos.mkdir('many')\nfor n in range(6): open(f'many/{n}', 'w')";
     caller.run(session, code).await;
@@ -95,7 +95,7 @@ async fn any_signature(caller: &Caller, session: &str) -> String {
     rest.strip_suffix("/{filename}").expect("a place for the name").to_owned()
 }
 
-/// An address whose signature was guessed.
+/// The URL with a guessed signature.
 fn forged(url: &str) -> String {
     let start = url.find("signature=").map_or_else(|| url.find('~'), |at| Some(at + 10));
     let start = start.expect("a signature");
@@ -121,7 +121,7 @@ async fn without_tokens_everybody_on_this_machine_comes_in_and_addresses_are_pla
     let url = put(&nobody, &session, "a.txt", b"open").await;
     assert_eq!(url, format!("{}/files/{session}/a.txt", web.base));
     assert_eq!(http("GET", &url).await.body, b"open");
-    // A client that was set up for a server with tokens is no stranger here.
+    // A client that is configured for a server with tokens also works with a server without.
     assert_eq!(content(&somebody, &session, "a.txt").await, b"open");
     assert_eq!(somebody.run(&session, "print(1)").await["stdout"], "1\n");
     let listed = nobody.call("list_artifacts", json!({ "session_id": session })).await.ok();
@@ -248,7 +248,7 @@ async fn tokens_and_signatures_are_in_no_log_and_no_answer() {
 /// Method, target, headers and body of a request.
 type Request = (&'static str, String, Vec<(&'static str, String)>, Vec<u8>);
 
-/// What needs a token.
+/// Requests that need a token.
 fn doors(session: &str) -> Vec<Request> {
     let json = || {
         vec![
@@ -331,7 +331,7 @@ async fn who_has_no_token_of_ours_comes_in_nowhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_two_tokens_does_not_come_in() {
-    // A proxy in front may look at the other one, so which is meant is for nobody to guess.
+    // A proxy in front may check the other token, so the server does not guess which one is meant.
     let (web, alice, _) = start(&[]).await;
     let session = name("twice");
     put(&alice, &session, "a.txt", b"ours").await;
@@ -391,7 +391,7 @@ async fn a_session_of_another_is_not_there() {
         let said = answer.json["message"].to_string().replace(&session, "");
         assert!(!said.contains("alice"), "{said}");
     }
-    // No word more than of one that nobody has.
+    // The answer says nothing that differs from the answer for an unknown name.
     for (n, (tool, arguments)) in calls(&unknown).into_iter().enumerate() {
         let (hers, nobodys) = (calls(&session)[n].1.clone(), arguments);
         let (hers, nobodys) = (bob.call(tool, hers).await, bob.call(tool, nobodys).await);
@@ -408,7 +408,7 @@ async fn a_name_belongs_to_its_caller_and_nobody_can_tell_that_another_has_it() 
     let (_web, alice, bob) = start(&[]).await;
     let session = name("invoices");
     put(&alice, &session, "a.txt", b"hers").await;
-    // What a name that nobody has gives him, hers gives him, too.
+    // His answers for the name of her session are the same as for an unknown name.
     let unknown = name("invoices");
     let mut said = vec![];
     for id in [&session, &unknown] {
@@ -427,7 +427,7 @@ async fn a_name_belongs_to_its_caller_and_nobody_can_tell_that_another_has_it() 
     assert_eq!(content(&bob, &session, "b.txt").await, b"his");
     assert_eq!(alice.files(&session).await, [("a.txt".to_owned(), 4)]);
     assert_eq!(bob.files(&session).await, [("b.txt".to_owned(), 3)]);
-    // Each address leads to the session it was made for.
+    // Each URL leads to the session that it was made for.
     let (hers, his) =
         (put(&alice, &session, "c.txt", b"hers").await, put(&bob, &session, "c.txt", b"his").await);
     assert_eq!(http("GET", &hers).await.body, b"hers");
@@ -459,7 +459,7 @@ async fn files_of_another_are_not_there() {
     let end = bob.send("DELETE", &format!("/sessions/{session}"), &[], &[]).await;
     assert_eq!(refusal(&end), (404, "not_found".into()));
     assert_eq!(bob.send("HEAD", &file, &[], &[]).await.status, 404);
-    // A token is what counts where there is one, so that hers does not lend him her rights.
+    // If a request has a token, the token decides: her signature does not give him her rights.
     let target = url.strip_prefix(&web.base).expect("ours");
     assert_eq!(bob.send("GET", target, &[], &[]).await.status, 404);
     assert_eq!(content(&alice, &session, "a.txt").await, b"hers");
@@ -526,7 +526,7 @@ async fn resources_are_the_callers_own() {
     let (alices, bobs) = (format!("sandbox:///{hers}/a.txt"), format!("sandbox:///{his}/b.txt"));
     assert_eq!(uris(alice.ask("resources/list", json!({})).await), [&*alices]);
     assert_eq!(uris(bob.ask("resources/list", json!({})).await), [&*bobs]);
-    // A page that begins behind a file of another is the rest of one's own.
+    // A page whose cursor is another caller's file begins at the next file of one's own.
     let rest = bob.ask("resources/list", json!({ "cursor": alices })).await;
     assert_eq!(uris(rest), if hers < his { vec![&*bobs] } else { vec![] });
     assert_eq!(uris(alice.open().await.ask("resources/list", json!({})).await), [&*alices]);
@@ -565,7 +565,7 @@ async fn a_client_has_so_many_sessions_and_no_more(pool: &str) {
         }
         Ok(answer.json["session_id"].as_str().expect("an id").to_owned())
     };
-    // All at once, as none of them knows of the others.
+    // All at once: none of them knows about the others.
     let all = tokio::join!(new(&alice), new(&alice), new(&alice), new(&alice), new(&alice));
     let all = [all.0, all.1, all.2, all.3, all.4];
     let own: Vec<_> = all.iter().filter_map(|made| made.as_ref().ok()).collect();
@@ -589,7 +589,7 @@ async fn a_client_has_so_many_sessions_and_no_more(pool: &str) {
     assert_eq!(refusal(&put), (429, "max_sessions".into()));
     let posted = alice.send("POST", "/files", &[("Content-Type", &kind)], &form).await;
     assert_eq!(refusal(&posted), (429, "max_sessions".into()));
-    // Those that there are go on, and others are none the wiser.
+    // The existing sessions go on, and other callers are not affected.
     assert_eq!(alice.run(own[0], "print(2)").await["stdout"], "2\n");
     assert_eq!(bob.send("PUT", &third, &[], b"1").await.status, 201);
     new(&bob).await.expect("his second");
@@ -612,8 +612,8 @@ async fn a_client_has_so_many_sessions_and_no_more_with_a_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_too_often_is_told_when_to_ask_again() {
-    // One comes back in ten minutes of a second: none does while this test runs on any machine that
-    // makes three requests in twenty seconds.
+    // The limit allows another request every 20 seconds: none becomes free while this test runs, unless the machine
+    // takes 20 seconds for three requests.
     let (_web, alice, bob) = start(&[("SANDBOX_RATE_LIMIT_PER_M", "3")]).await;
     let (kind, form) = form("a.txt", "1");
     let kind = [("Content-Type", &*kind)];
@@ -636,7 +636,7 @@ async fn who_asks_too_often_is_told_when_to_ask_again() {
         assert!((1..=61).contains(&wait), "{wait}");
     }
     assert_eq!(bob.send("PUT", &format!("/files/{}/a", name("his")), &[], b"1").await.status, 201);
-    // A health check is nobody's.
+    // Health checks do not count for any caller.
     for _ in 0..5 {
         assert_eq!(bob.send("GET", "/health", &[], &[]).await.status, 200);
     }
@@ -647,7 +647,7 @@ async fn who_asks_too_often_is_told_when_to_ask_again() {
 async fn what_comes_by_an_address_counts_as_its_owners() {
     let (_web, alice, bob) = start(&[("SANDBOX_RATE_LIMIT_PER_M", "3")]).await;
     let url = put(&alice, &name("counted"), "a.txt", b"1").await;
-    // What is not hers does not use up what she has.
+    // Requests with a wrong signature do not count for her.
     for _ in 0..5 {
         assert_eq!(http("GET", &with(&url, "signature", "1")).await.status, 403);
     }
@@ -680,7 +680,7 @@ async fn the_address_of_a_file_opens_it_without_a_token() {
     assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
     let same = http_with("GET", url, &[("If-None-Match", whole.header("etag"))], &[]).await;
     assert_eq!(same.status, 304);
-    // Whoever is sent on from here does not learn the address.
+    // A page that the file links to does not learn the URL.
     assert_eq!(whole.header("referrer-policy"), "no-referrer");
     assert!(whole.header("cache-control").contains("private"));
 
@@ -743,7 +743,7 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
         let response = http_with(method, &url, &kind, body).await;
         assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {url}");
     }
-    // For no other door, either.
+    // A signature opens no other kind of request either.
     for (method, url) in [
         ("POST", format!("{base}/?{}", signed(&all))),
         ("POST", format!("{}/files?{}", web.base, signed(&upload))),
@@ -765,7 +765,8 @@ async fn what_an_address_says_cannot_be_changed_and_there_is_one_way_to_say_it()
     let url = put(&alice, &session, "a.txt", b"ours").await;
     let base = format!("{}/files/{session}", web.base);
     let signature = part(&url, "signature").to_owned();
-    // What it says, changed at each place: whose it is, until when, and that it is ours.
+    // A change of any byte of the signature makes it invalid: the number that tells whose it is, the time of expiry,
+    // and the MAC.
     let bytes = URL_SAFE_NO_PAD.decode(&signature).expect("base64");
     let changed = |at: usize| {
         let mut bytes = bytes.clone();
@@ -783,13 +784,13 @@ async fn what_an_address_says_cannot_be_changed_and_there_is_one_way_to_say_it()
         with(&url, "signature", "zz"),
         with(&url, "signature", &signature[..signature.len() - 2]),
         with(&url, "signature", &URL_SAFE_NO_PAD.encode(mac)),
-        // There is one way to write what is right.
+        // A signature has only one valid spelling.
         with(&url, "signature", &format!("{signature}=")),
         with(&url, "signature", &format!("{signature}A")),
         with(&url, "signature", &format!("A{signature}")),
         with(&url, "signature", &format!("%2B{signature}")),
         format!("{base}~{signature}/a.txt"),
-        // The longer way to write it is no way around.
+        // The longer form of the signature accepts no other spelling either.
         longer(&number.to_string(), &(expires + 1).to_string()),
         longer(&number.to_string(), &format!("0{expires}")),
         longer(&number.to_string(), &format!("%2B{expires}")),
@@ -806,7 +807,7 @@ async fn what_an_address_says_cannot_be_changed_and_there_is_one_way_to_say_it()
         let response = http("GET", &url).await;
         assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{url}");
     }
-    // As it was made, it is good, and so is the longer way to write it.
+    // The unchanged URL is valid, and so is its longer form.
     for url in [url.clone(), longer(&number.to_string(), &expires.to_string())] {
         assert_eq!(http("GET", &url).await.body, b"ours", "{url}");
     }
@@ -907,7 +908,7 @@ async fn an_address_expires() {
         .await;
         let late = http(method, url).await;
         assert_eq!(refusal(&late), (403, "url_expired".into()), "{method} {url}");
-        // Who has lost the right still cannot learn what would be right.
+        // A holder of an expired URL still cannot learn which signature would be valid.
         let forged = http(method, &forged(url)).await;
         assert_eq!(refusal(&forged), (403, "invalid_signature".into()));
     }
@@ -934,7 +935,7 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
             assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
             let message = response.json()["message"].to_string();
             assert!(message.contains("has ended and its files are gone"), "{message}");
-            // That it was right is said to nobody who only guesses.
+            // Only the valid signature gets that answer, so that a client that guesses learns nothing.
             let forged = forged(url);
             let response = http_with(method, &forged, &[], body).await;
             assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {forged}");
@@ -947,7 +948,7 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
     dead().await;
     assert_eq!(http("GET", &second).await.body, b"second");
     alice.call("close_session", json!({ "session_id": session })).await.ok();
-    // A name is free for anybody when its session has ended.
+    // The name is free for any caller when its session has ended.
     put(&bob, &session, "a.txt", b"his").await;
     dead().await;
     assert_eq!(http("GET", &second).await.status, 404);
@@ -962,7 +963,7 @@ async fn of_an_address_whose_session_ended_before_it_expired_the_end_is_told() {
     let url = put(&alice, &session, "a.txt", b"1").await;
     until("it has expired", async || http("GET", &url).await.status == 403).await;
     alice.call("close_session", json!({ "session_id": session })).await.ok();
-    // To ask for a new one would be in vain.
+    // A new URL would not help, so the error does not suggest one.
     assert_eq!(refusal(&http("GET", &url).await), (404, "not_found".into()));
 }
 
@@ -979,7 +980,7 @@ async fn an_address_of_the_server_before_is_refused_in_words_that_are_true() {
     assert!(refused.json()["message"].to_string().contains("restarted"), "{}", refused.json());
 }
 
-/// The headers by which a page of another site may read an answer.
+/// The origin whose pages may read an answer.
 fn may_read(response: &Response) -> Option<&str> {
     assert_eq!(response.header("access-control-allow-credentials"), "", "no cookies here");
     response.headers.get("access-control-allow-origin").map(|origin| &**origin)
@@ -993,7 +994,7 @@ async fn another_host_and_pages_of_other_sites_are_turned_away() {
     let target = url.strip_prefix(&web.base).expect("ours").to_owned();
     let all = format!("/files/{session}/?format=zip");
     let nobody = web.caller(None);
-    // With or without a right to it.
+    // With or without access to the target.
     for (caller, target) in [(&alice, "/mcp"), (&alice, &*all), (&nobody, &*target)] {
         for host in ["evil.test", "localhost.evil.test", "127.0.0.1.evil.test", "192.0.2.1"] {
             let response = caller.send("GET", target, &[("Host", host)], &[]).await;
@@ -1035,7 +1036,7 @@ async fn pages_of_a_site_that_is_named_can_use_all_of_it() {
             ("Access-Control-Request-Method", method),
             ("Access-Control-Request-Headers", wanted),
         ];
-        // A browser sends no token with this question.
+        // A browser sends no token with a preflight request.
         let answer = nobody.send("OPTIONS", target, &asked, &[]).await;
         assert!((200..300).contains(&answer.status), "{target} {method}: {}", answer.status);
         assert_eq!(may_read(&answer), Some(APP));
@@ -1058,12 +1059,12 @@ async fn pages_of_a_site_that_is_named_can_use_all_of_it() {
     for header in ["mcp-session-id", "www-authenticate", "retry-after", "etag"] {
         assert!(exposed.split(',').any(|it| it.trim() == header), "{header} in {exposed}");
     }
-    // What the page did wrong is for it to read, too.
+    // The page may also read error messages.
     let refused = nobody.send("GET", "/files/s/a.txt", &[("Origin", APP)], &[]).await;
     assert_eq!((refused.status, may_read(&refused)), (401, Some(APP)));
     let put = alice.send("PUT", "/files/s/a.txt", &[("Origin", APP)], b"1").await;
     assert_eq!((put.status, may_read(&put)), (201, Some(APP)));
-    // And for no other.
+    // No other origin may read answers.
     for origin in [&[][..], &[("Origin", &*web.base)], &[("Origin", "https://example.org")]] {
         let response = alice.send("GET", "/files/s/a.txt", origin, &[]).await;
         assert_eq!(may_read(&response), None, "{origin:?}");

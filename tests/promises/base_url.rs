@@ -1,14 +1,14 @@
-//! Where the addresses start that are handed out: with what their client itself uses.
+//! The base of the URLs that the server returns: the address that the client itself uses.
 
 use serde_json::{Value, json};
 use support::{On, Response, http, http_with, name, web::*};
 
-/// One request to the server at this base, for another host.
+/// Sends a request to the server under another name of its host.
 async fn asked_as(web: &Web, host: &str, method: &str, target: &str, body: &[u8]) -> Response {
     http_with(method, &format!("{}{target}", web.base), &[("Host", host)], body).await
 }
 
-/// Calls a tool as a client does that knows the server by this host.
+/// Calls a tool as a client that knows the server by this host.
 async fn call_as(web: &Web, host: &str, tool: &str, arguments: Value) -> Value {
     let caller = web.caller(None);
     let params = json!({ "name": tool, "arguments": arguments });
@@ -20,7 +20,7 @@ async fn call_as(web: &Web, host: &str, tool: &str, arguments: Value) -> Value {
     response.messages().last().expect("an answer")["result"]["structuredContent"].clone()
 }
 
-/// All addresses that a client gets which knows the server by this host.
+/// All URLs that a client gets that knows the server by this host.
 async fn addresses(web: &Web, host: &str) -> Vec<String> {
     let session = name("addresses");
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{value}")).to_owned();
@@ -46,7 +46,7 @@ async fn addresses(web: &Web, host: &str) -> Vec<String> {
 async fn a_client_gets_addresses_that_start_as_its_own_do() {
     let web = Web::start(On::Local, &[("SANDBOX_ALLOWED_HOSTS", "sandbox")]).await;
     let port = web.base.rsplit(':').next().expect("a port");
-    // The last one: on the host another port may lead to the server.
+    // The last one has another port, because a port of the host may be forwarded to the server.
     for host in [&*format!("127.0.0.1:{port}"), &*format!("localhost:{port}"), "sandbox:8080"] {
         for address in addresses(&web, host).await {
             assert!(address.starts_with(&format!("http://{host}/files/")), "{address} for {host}");
@@ -62,7 +62,7 @@ async fn a_name_that_is_not_the_servers_is_in_no_address() {
     let web = Web::start(On::Local, &[]).await;
     let response = asked_as(&web, "evil.test", "PUT", "/files/s/a.txt", b"1").await;
     assert_eq!((response.status, response.json()["error"].as_str()), (421, Some("unknown_host")));
-    // Nor what a proxy or a client says besides.
+    // Headers of a proxy or a client do not change the URLs either.
     let told = [("X-Forwarded-Host", "evil.test"), ("X-Forwarded-Proto", "https")];
     let target = format!("{}/files/{}/a.txt", web.base, name("told"));
     let put = http_with("PUT", &target, &told, b"1").await.json();

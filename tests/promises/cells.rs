@@ -1,4 +1,4 @@
-//! Cells: what stays between calls, how each end is told, and what a model can ask of its workspace.
+//! Cells: what stays between calls, how the answer tells each end, and what a model can ask about its workspace.
 
 use serde_json::{Value, json};
 use support::{Answer, On, PATIENCE, Server, name, on_all, text, web::Web};
@@ -45,7 +45,7 @@ async fn containers() -> Server {
     Server::start(On::Docker).await
 }
 
-/// Runs a cell that must be carried out, however it ends.
+/// Runs a cell, which may end in any way, but must be answered with a result.
 async fn cell(server: &Server, code: &str) -> Value {
     server.call("execute_code", json!({ "code": code })).await.ok()
 }
@@ -126,7 +126,7 @@ async fn a_workspace_is_told_of_during_a_run(on: On) {
             let told = server.call("get_workspace_info", json!({ "session_id": id })).await.ok();
             let last = told["history"].as_array().and_then(|runs| runs.last().cloned());
             let runs = last.is_some_and(|run| run["status"] == "running");
-            // What was asked just before the run began has variables.
+            // An answer from just before the run began contains variables.
             if runs && told["files"]["count"] == 2 && told.get("variables").is_none() {
                 server.upload(&id, "go", b"x").await.ok();
                 return told;
@@ -294,7 +294,7 @@ async fn figures_come_in_order_and_to_look_at_also_after_an_error() {
     let files = ran["artifacts"].as_array().expect("an array");
     let files: Vec<_> = files.iter().map(|file| text(&file["filename"])).collect();
     assert_eq!(files, ["figure_1.png", "figure_2.png", "figure_3.png"]);
-    // All of them were closed: the next cell shows none of them again.
+    // The cell closed all figures: the next cell shows none of them again.
     let answer = server.call("execute_code", json!({ "code": "1", "inline_images": 0 })).await;
     assert_eq!(answer.ok()["artifacts"], json!([]));
 }
@@ -581,8 +581,8 @@ async fn languages_have_an_interpreter_each() {
     assert_eq!(run("py", "x").await["result"], "'of python'");
 }
 
-/// What the first specification asks of automatic workspaces (section 10.2), as calls: one is made by the
-/// first call and used again, clients have their own, its contents are told, and a reset makes it new.
+/// The calls of section 10.2 of the first specification, about automatic workspaces: the first call makes one, the next
+/// ones use it, clients have their own, its contents are listed, and a reset makes it new.
 async fn a_client_has_one_workspace_and_others_have_their_own() {
     let (one, other) = join!(containers(), containers());
     let first = cell(&one, "import pandas as pd\nx = 42\nprint(x)").await;
@@ -599,7 +599,7 @@ async fn a_client_has_one_workspace_and_others_have_their_own() {
     one.call("reset_workspace", json!({})).await.ok();
     assert_eq!(info(&one).await["execution_count"], 0);
 
-    // When the session has ended, the next call is told what is gone.
+    // After the session has ended, the next call is told that the workspace is new and why.
     one.call("close_session", json!({ "session_id": first["session_id"] })).await.ok();
     let anew: Answer = one.call("execute_code", json!({ "code": "1" })).await;
     let anew = anew.ok();

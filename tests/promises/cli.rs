@@ -1,4 +1,4 @@
-//! The commands for a person at a shell.
+//! The commands for people at a shell.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -21,7 +21,7 @@ use tokio::{io::AsyncWriteExt, time::timeout};
 mod wasm {
     use super::*;
 
-    /// A server over stdio that ends by itself if it may not have its folder.
+    /// Runs a server over stdio, which ends by itself if it may not use its folder.
     async fn ended(folder: &Path, settings: &[(&str, &str)]) -> Output {
         run(folder, settings, &["serve"]).await
     }
@@ -192,7 +192,7 @@ async fn a_file_of_settings_that_is_named_must_be_there_and_name_no_other() {
         let output = run(folder.path(), &[("SANDBOX_ENV_FILE", good)], &server).await;
         assert_eq!(output.status.code(), Some(0), "{good:?}: {}", err(&output));
     }
-    // The argument comes before the variable, wherever it stands.
+    // The argument takes precedence over the variable, in any position.
     let missing = [("SANDBOX_ENV_FILE", "missing")];
     for arguments in [["--env-file", "good", "serve"], ["serve", "--env-file", "good"]] {
         let arguments = [&["--no-isolation"], &arguments[..]].concat();
@@ -216,14 +216,14 @@ async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
     let server = Server::start_as(On::Local, named).await;
     server.call("upload_file", upload).await.ok();
 
-    // Nor does it keep a server or a script from starting.
+    // A `.env` file with mistakes does not keep a server or a script from starting.
     fs::write(folder.path().join(".env"), "SANDBOX_CPU_LIMIT=none\nSANDBOX_TYPO=1\n").unwrap();
     fs::write(folder.path().join("s.py"), "print('ran')").unwrap();
     let output = run(folder.path(), &[], &["--no-isolation", "run", "s.py"]).await;
     assert_eq!((output.status.code(), &*out(&output)), (Some(0), "ran\n"), "{}", err(&output));
     let server = Server::start_as(On::Local, program(folder.path(), &[])).await;
     server.call("run_python", json!({ "code": "1" })).await.ok();
-    // Those who ask about a server for others do read it.
+    // The commands for a server that others use do read it.
     for arguments in [&["doctor"][..], &["token"], &["serve", "--http"]] {
         let output = run(folder.path(), &[], arguments).await;
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
@@ -246,7 +246,7 @@ async fn who_sets_the_variable_of_another_server_is_told_what_it_is_called_here(
         ("MCP_HTTP_HOST", "SANDBOX_HTTP_HOST"),
         ("MCP_AUTH_TOKEN", "SANDBOX_AUTH_TOKENS"),
     ];
-    // The port is set for every server of these tests.
+    // Every server of these tests has a port set.
     let set = names.map(|(theirs, _)| (theirs, "127"));
     let told = serve(&set, &["serve"]).await;
     assert_eq!(told.status.code(), Some(0), "{}", err(&told));
@@ -254,7 +254,7 @@ async fn who_sets_the_variable_of_another_server_is_told_what_it_is_called_here(
         let line = format!("{theirs} has no effect: here it is called {ours}");
         assert_eq!(err(&told).contains(&line), theirs != "MCP_HTTP_PORT", "{}", err(&told));
     }
-    // Without the token that somebody believes to be there, nobody is served.
+    // The server serves nobody without the token that its operator believes to be set.
     let token = ("MCP_AUTH_TOKEN", "secret");
     let refused = serve(&[token], &["serve", "--http"]).await;
     assert_eq!(refused.status.code(), Some(64), "{}", err(&refused));
@@ -274,7 +274,7 @@ async fn of_a_misspelt_setting_the_one_that_was_meant_is_named() {
         let line = format!("{name}: there is no such setting (did you mean {meant}?)");
         assert!(err(&output).contains(&line), "{}", err(&output));
     }
-    // The prefix may be what is wrong.
+    // The prefix may be the mistake.
     for name in ["SANBOX_EXEC_TIMEOUT_S", "LLM_SANDBOX_EXEC_TIMEOUT_S"] {
         let settings = [(name, "30"), ("SANDBOX_LOG_LEVEL", "WARN")];
         let output = run(folder.path(), &settings, &["--no-isolation", "serve"]).await;
@@ -330,7 +330,7 @@ async fn who_starts_a_server_for_a_client_in_a_terminal_is_told_what_it_is() {
     let told = in_a_terminal("").await;
     assert!(told.contains("claude mcp add sandbox -- llm-sandbox"), "{told}");
     assert!(told.contains("serve --http") && told.contains("--help"), "{told}");
-    // A client hears nothing of it.
+    // A client over a pipe gets none of this text.
     let piped = run(folder.path(), &[], &["--no-isolation"]).await;
     assert_eq!((out(&piped), err(&piped)), (String::new(), String::new()));
 }
@@ -381,7 +381,7 @@ async fn a_server_for_http_says_which_file_it_read_and_so_does_the_doctor() {
     let line = out(&output).lines().find(|line| line.contains("  settings ")).unwrap().to_owned();
     assert!(line.contains(shown) && line.contains("--env-file"), "{line}");
 
-    // By the environment, the file that is named, or the argument.
+    // Chosen by the environment, by the named file, or by the argument.
     for (variable, arguments) in
         [(Some("http"), &[][..]), (None, &["--env-file", ".env"]), (None, &["serve", "--http"])]
     {
@@ -411,7 +411,7 @@ async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_setti
     create.arg("create").args(labels.iter().flat_map(|label| ["--label", label]));
     assert!(create.arg("llm-sandbox:latest").output().unwrap().status.success());
     assert_eq!(support::containers(&id).len(), 1);
-    // Its server may have had a file of settings that has been changed since.
+    // The server's settings file may have changed since the server started.
     let wrong = [("SANDBOX_CPU_LIMIT", "none"), ("SANDBOX_ENV_FILE", "missing")];
     let output = run(folder.path(), &wrong, &["guard", &owner]).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -538,7 +538,7 @@ async fn the_doctor_finds_a_healthy_machine_healthy() {
     for check in ["engine", "api", "seccomp", "runtime", "image"] {
         assert!(out(&output).contains(&format!("ok    {check} ")), "{check}: {}", out(&output));
     }
-    // It works with both versions of cgroups, and says what the first lacks.
+    // Both versions of cgroups will do; for version 1, the line says what it lacks.
     let [second, first] =
         ["ok    cgroup     version 2\n", "warn  cgroup     version 1 does not count"]
             .map(|line| out(&output).contains(line));
@@ -622,7 +622,7 @@ async fn tokens_are_printed_one_a_line_or_those_of_one_name() {
     assert_eq!(out(&run(folder.path(), &[], &["token"]).await), "in-file\n");
     fs::remove_file(folder.path().join(".env")).unwrap();
     let file = [("SANDBOX_AUTH_TOKENS_FILE", "tokens")];
-    // Made by any other than the server, it would hold a token that lets nobody in.
+    // Only the server creates this file: if the command created it, its token would let nobody in.
     let missing = run(folder.path(), &file, &["token"]).await;
     assert_eq!((missing.status.code(), &*out(&missing)), (Some(64), ""));
     assert!(err(&missing).contains("no file tokens yet"), "{}", err(&missing));
@@ -650,7 +650,7 @@ async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
     assert_eq!(web.exit_code().await, Some(0));
     let log = fs::read_to_string(log).unwrap();
     assert!(!log.contains(&token));
-    // What it says is true in any folder and without its settings.
+    // The command in the log line works in any folder and without the server's settings.
     let said = log.split('`').find(|said| said.contains("llm-sandbox token")).unwrap();
     let program = support::binary();
     let said = said.replace("llm-sandbox token", &format!("'{}' token", program.display()));

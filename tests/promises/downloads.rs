@@ -1,5 +1,5 @@
-//! Downloads from the real program: whose names it answers to, and what many at once cost it. What the artifact server
-//! answers to whom is in `inside/downloads.rs`.
+//! Downloads from the real program: the host names that it answers to, and the cost of many downloads at once. The
+//! answers of the artifact server are tested in `inside/downloads.rs`.
 
 use serde_json::json;
 use support::{On, PATIENCE, Server, name, on_docker};
@@ -35,7 +35,7 @@ async fn allowed_hosts_are_a_setting() {
     assert_eq!(server.exit_code().await, Some(0));
 }
 
-/// Reads the head of an answer and nothing more.
+/// Reads only the head of an answer.
 async fn begun(url: &str) -> TcpStream {
     let (host, target) = url.strip_prefix("http://").and_then(|u| u.split_once('/')).expect("http");
     let mut stream = within(TcpStream::connect(host)).await.expect("connected");
@@ -56,11 +56,11 @@ async fn a_hundred_downloads_of_a_hundred_megabytes_cost_less_than_40_megabytes(
     let code = "f = open('large', 'wb')\nfor n in range(1000): f.write(bytes([n % 251]) * 100_000)";
     server.run(&id, code).await;
     let url = server.url(&id, "large").await;
-    // Half of it is the program itself, which is large in a debug build.
+    // Half of the memory is the program itself, which is large in a debug build.
     let before = server.peak_memory();
-    // All of them at once, and nobody reads: as much as there can be is on the way to them.
+    // All at once, and unread: the buffers on the way to the clients fill up.
     let streams = futures::future::join_all((0..100).map(|_| begun(&url))).await;
-    // Others are not kept waiting by them.
+    // Other calls do not wait for them.
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
     assert_eq!(listed["artifacts"][0]["size_bytes"], SIZE);
 

@@ -1,12 +1,12 @@
-//! The words of every error that a call can be answered with by what it says, in one place to be read: the
-//! snapshot beside this file. Each says what to do next, in the words of those who read it.
+//! The messages of every error that an argument of a call can cause, in one place to be read: the snapshot beside this
+//! file. Each says what to do next, in the words of its readers.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use support::{On, Server};
 
-/// Calls that cannot be carried out, in a session `own` with the files `sales.csv` and `raw/2025.csv`.
+/// Calls that are refused, in a session `own` with the files `sales.csv` and `raw/2025.csv`.
 fn calls() -> Vec<(&'static str, Value)> {
     let run = |arguments: Value| ("run_python", arguments);
     let upload = |mut arguments: Value| {

@@ -1,6 +1,6 @@
-//! The limit of sessions is no dead end: a session that nobody uses hibernates for a new one and goes on later. Where
-//! it cannot, an unnamed session that nobody uses ends for a new one of the same caller. A session in use never gives
-//! way, and a caller who is refused is told which sessions are theirs.
+//! The limit of sessions blocks no caller: an unused session hibernates for a new one and goes on later. If it cannot
+//! hibernate, an unnamed, unused session ends for a new one of the same caller. A session in use is never evicted, and
+//! a refused caller is told which sessions are theirs.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ on_all! {
     a_new_session_takes_the_place_of_one_that_nobody_uses,
 }
 
-/// Less than any two calls are apart, so that what is not in use may give way.
+/// Less than the time between any two calls, so that every unused session can be evicted.
 const AT_ONCE: (&str, &str) = ("SANDBOX_EVICT_IDLE_M", "0.000001");
 const ONE: (&str, &str) = ("SANDBOX_MAX_SESSIONS", "1");
 const NO_REST: (&str, &str) = ("SANDBOX_MAX_HIBERNATED", "0");
@@ -25,7 +25,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("not a text: {value}")).to_owned()
 }
 
-/// Runs something in a new session; its name, or what the refusal says.
+/// Runs code in a new session; returns its name, or the refusal.
 async fn new(caller: &Caller) -> Result<String, Value> {
     let answer = caller.call("run_python", json!({ "code": "open('a', 'w')" })).await;
     if answer.raw["isError"] == true {
@@ -35,14 +35,14 @@ async fn new(caller: &Caller) -> Result<String, Value> {
     Ok(text(&answer.ok()["session_id"]))
 }
 
-/// Names of the caller's sessions.
+/// The names of the caller's sessions.
 async fn names(caller: &Caller) -> Vec<String> {
     let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
     let sessions = listed["sessions"].as_array().expect("a list").iter();
     sessions.map(|session| text(&session["session_id"])).collect()
 }
 
-/// Runs a cell; what it gives.
+/// Runs a cell; returns its result.
 async fn cell(server: &Server, session: &str, code: &str) -> String {
     let arguments = json!({ "session_id": session, "code": code });
     text(&server.call("execute_code", arguments).await.ok()["result"])
@@ -55,7 +55,7 @@ async fn at_the_limit_sessions_hibernate_and_go_on_with_their_variables(on: On) 
     for (number, id) in ids.iter().enumerate() {
         assert_eq!(cell(&server, id, &format!("x = {number}\nx")).await, number.to_string());
     }
-    // Files are read without a place, and a session that rests can be closed.
+    // Reading files needs no place, and a hibernated session can be closed.
     server.upload(&ids[0], "a", b"1").await.ok();
     server.run(&ids[1], "print(1)").await;
     server.run(&ids[2], "print(1)").await;
@@ -82,7 +82,7 @@ async fn a_client_that_names_and_closes_nothing_keeps_its_sessions_up_to_their_l
     assert_eq!(names(&caller).await, left, "those that were unused for longest have ended");
     let caller_ended = caller.call("list_artifacts", json!({ "session_id": made[0] })).await;
     assert_eq!(caller_ended.error(), "session_not_found");
-    // Those that somebody has named stay, and then there is no place.
+    // Named sessions are not evicted, so there is no place.
     for id in ["one", "two", "three"] {
         let put = caller.send("PUT", &format!("/files/{id}/a"), &[], b"1").await;
         assert_eq!(put.status, 201, "{id}");
@@ -123,7 +123,7 @@ async fn new_sessions_at_once_take_no_more_places_than_there_are() {
     let web = Web::start(On::Local, &settings).await;
     let caller = web.caller(None);
     for _ in 0..3 {
-        // Both ask the same sessions for their places.
+        // Both calls ask the same sessions for their places.
         let (one, other) = tokio::join!(new(&caller), new(&caller));
         assert!(one.is_ok() || other.is_ok(), "{one:?} {other:?}");
     }
@@ -158,7 +158,7 @@ async fn a_session_hibernates_for_another_caller_only_if_its_own_has_more_places
     let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
     let (first, second) = (new(&alice).await.expect("one"), new(&alice).await.expect("two"));
     let his = new(&bob).await.expect("the place of her first");
-    // Now each has one place, and only his own gives way to him. A program that runs holds hers.
+    // Now each caller has one place, and only his own session can hibernate for him: hers runs a program.
     let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let (run, ()) = tokio::join!(
         alice.call("run_python", json!({ "session_id": second, "code": code })),
@@ -203,7 +203,7 @@ async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
         }
         ended.push(id);
     }
-    // To one with a name, too; and that one stays.
+    // An unnamed session is also evicted for a named one, which then is not evicted itself.
     let kept = name("kept");
     server.upload(&kept, "a", b"1").await.ok();
     let refused = server.call("run_python", json!({ "code": "1" })).await;
@@ -214,7 +214,7 @@ async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() {
-    // Twelve seconds: longer than ten starts take, so that none gives way before there are ten.
+    // Twelve seconds: longer than ten starts take, so that no session is evicted before there are ten.
     let web = Web::start(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), NO_REST, COLD]).await;
     let caller = web.caller(None);
     let mut made = vec![];
@@ -297,7 +297,7 @@ async fn a_session_gives_way_to_others_of_its_caller_only() {
     assert_ne!(new(&alice).await.expect("her second"), hers);
 }
 
-/// The limit of one client.
+/// Tests eviction at the limit of one client.
 async fn at_the_clients_own_limit_its_own_session_gives_way(pool: &str) {
     let settings = [
         ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"),

@@ -53,7 +53,7 @@ async fn a_client_with_sessions_does_the_whole_job(on: On) {
         .await
         .ok();
     let session = uploaded["session_id"].as_str().expect("a session").to_owned();
-    // Another MCP session of the same caller: nothing is kept in one.
+    // Another MCP session of the same caller: no state belongs to one.
     let mcp = caller.open().await;
     whole_job(
         &session,
@@ -70,7 +70,7 @@ async fn a_client_with_sessions_does_the_whole_job(on: On) {
     assert_eq!(deleted.status, 204);
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
     assert_eq!(mcp.post(&ping).await.status, 404);
-    // The sandbox is the caller's, not the MCP session's.
+    // The sandbox belongs to the caller, not to the MCP session.
     assert_eq!(caller.run(&session, "print(2)").await["stdout"], "2\n");
 }
 
@@ -83,7 +83,7 @@ async fn whole_job(session: &str, run: Value) {
     assert!(file.body.starts_with(b"\x89PNG"));
 }
 
-/// Reads until this text has come.
+/// Reads until this text has arrived.
 pub(super) async fn read_until(stream: &mut tokio::net::TcpStream, text: &str) -> String {
     let mut all = vec![];
     let reading = async {
@@ -175,7 +175,7 @@ async fn a_cancelled_run_is_killed_and_the_session_is_usable_at_once(on: On) {
             mcp.call("run_python", json!({ "session_id": session, "code": "print(1)" })).await;
         assert_eq!(run.ok()["stdout"], "1\n");
     });
-    // The protocol has no result for what was cancelled, and HTTP has to answer.
+    // The protocol has no result for a cancelled call, but HTTP must answer.
     let answer = answer.json();
     assert_eq!((&answer["id"], answer.get("result")), (&json!("endless"), None), "{answer}");
     assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains("cancelled")));
@@ -197,7 +197,7 @@ async fn a_call_that_overtakes_the_cancel_sent_before_it_is_not_refused(on: On) 
         until_started(&caller, &session).await;
         let code = json!({ "session_id": session, "code": "print(1)" });
         let (run, ()) = tokio::join!(mcp.call("run_python", code), async {
-            // So that it comes second.
+            // Delayed, so that it arrives second.
             tokio::time::sleep(Duration::from_millis(20)).await;
             assert_eq!(mcp.post(&cancel).await.status, 202);
         });
@@ -230,7 +230,7 @@ open('done', 'w').close()
     let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
     let url = format!("{}/mcp", web.base);
     let mut stream = http_begin("POST", &url, &headers, call.to_string().as_bytes()).await;
-    // The stream names itself, and so can be taken up again.
+    // The events of the stream have ids, so a client can resume it.
     let head = read_until(&mut stream, "id: ").await + &read_until(&mut stream, "\n").await;
     let event =
         head.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").trim().to_owned();
@@ -263,7 +263,7 @@ async fn an_answer_begins_before_a_long_silent_run_has_ended() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.contains("application/json"), "{head}");
     until_started(&caller, &session).await;
-    // It is still under way, and what comes of it follows in the same answer.
+    // The run is still in progress, and its result follows in the same answer.
     let busy = caller.call("run_python", json!({ "session_id": session, "code": "1" })).await;
     assert_eq!(busy.error(), "session_busy");
     caller.call("close_session", json!({ "session_id": session })).await.ok();
@@ -395,13 +395,13 @@ async fn mcp_sessions_that_nobody_uses_end() {
     let web = Web::start(On::Local, &settings).await;
     let caller = web.caller(None);
     let (idle, used) = (caller.open().await, caller.open().await);
-    // A stream that is open is use.
+    // An open stream counts as use.
     let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", &*used.id)];
     let mut stream = http_begin("GET", &format!("{}/mcp", web.base), &headers, &[]).await;
     read_until(&mut stream, "\r\n\r\n").await;
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
     until("the idle one has ended", async || {
-        // To ask is to use it: longer than the time that it has left then.
+        // Asking counts as use, too, so this waits for longer than the session's time to live.
         tokio::time::sleep(Duration::from_secs(4)).await;
         idle.post(&ping).await.status == 404
     })
@@ -434,7 +434,7 @@ async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others(
     let mut streams = vec![];
     for _ in 0..205 {
         let mcp = ann.open().await;
-        // A stream that is open is use.
+        // An open stream counts as use.
         let headers = [
             ("Accept", "text/event-stream"),
             ("Authorization", "Bearer a"),
@@ -451,7 +451,7 @@ async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others(
         assert_eq!(session.post(&ping).await.status, 200);
     }
     assert_eq!(oldest.expect("one of them").post(&ping).await.status, 404);
-    // And its stream has ended with it.
+    // Its stream has ended, too.
     let ended = timeout(PATIENCE, streams[0].read_to_end(&mut vec![])).await;
     ended.expect("in time").expect("its end");
 }
@@ -502,7 +502,7 @@ async fn what_is_no_message_is_answered_as_the_protocol_says() {
     let typed = [("Content-Type", "text/plain"), ("Accept", "application/json, text/event-stream")];
     assert_eq!(caller.send("POST", "/mcp", &typed, b"{}").await.status, 415);
     assert_eq!(caller.send("PATCH", "/mcp", &[], b"").await.status, 405);
-    // And the server goes on.
+    // The server still works.
     let mcp = caller.open().await;
     assert!(mcp.ask("ping", json!({})).await[0]["result"].is_object());
 }

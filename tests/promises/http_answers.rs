@@ -12,7 +12,7 @@ on_all! {
     a_program_that_reads_json_builds_on_its_variables,
 }
 
-/// What clients accept that are answered in JSON.
+/// `Accept` headers that are answered in JSON.
 const TAKE_JSON: [Option<&str>; 6] = [
     None,
     Some("*/*"),
@@ -22,7 +22,7 @@ const TAKE_JSON: [Option<&str>; 6] = [
     Some("text/event-stream;q=0.5, application/json"),
 ];
 
-/// What clients accept that are answered in events.
+/// `Accept` headers that are answered in events.
 const TAKE_EVENTS: [Option<&str>; 4] = [
     Some("text/event-stream"),
     Some("text/*"),
@@ -35,7 +35,7 @@ const TAKE_NEITHER: [Option<&str>; 2] =
 
 type Headers<'a> = Vec<(&'a str, &'a str)>;
 
-/// The headers of a request that accepts this.
+/// The headers of a request with this `Accept` header.
 fn accepting<'a>(accept: Option<&'a str>, more: &[(&'a str, &'a str)]) -> Headers<'a> {
     let accept = accept.map(|accept| ("Accept", accept));
     [("Content-Type", "application/json")]
@@ -57,7 +57,7 @@ fn hello() -> Value {
     })
 }
 
-/// A request in both generations, with its headers.
+/// Makes a request in both generations, with its headers.
 fn both<'a>(
     caller: &Caller,
     mcp: &'a Mcp<'_>,
@@ -152,7 +152,7 @@ async fn a_stream_of_the_server_is_for_those_who_accept_one() {
     assert_eq!(error(&caller.send("GET", "/mcp", &headers, &[]).await), (406, -32000));
 }
 
-/// Waits until there is a file `go`.
+/// Code that runs until there is a file `go`.
 const WAITING: &str = "
 import os, time
 open('started', 'w').close()
@@ -170,7 +170,7 @@ async fn begin(caller: &Caller, message: &Value, headers: &[(&str, &str)]) -> Tc
     http_begin("POST", &url, headers, message.to_string().as_bytes()).await
 }
 
-/// Reads the rest of an answer, of which this came before.
+/// Reads the rest of an answer that began with `before`.
 async fn rest(mut stream: TcpStream, before: &str) -> Response {
     let mut all = before.as_bytes().to_vec();
     timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("in time").expect("read");
@@ -189,7 +189,7 @@ async fn a_call_that_takes_long_is_one_json_body_that_begins_before_it_has_ended
         for (message, headers) in both(&caller, &mcp, "tools/call", &call) {
             let headers = accepting(accept, &borrowed(&headers));
             let mut stream = begin(&caller, &message, &headers).await;
-            // Nothing has told the program to end.
+            // The head arrives before anything told the program to end.
             let head = read_until(&mut stream, "\r\n\r\n").await;
             assert!(head.contains("application/json"), "{head}");
             go(&caller, &session).await;
@@ -308,7 +308,7 @@ async fn a_client_that_asks_too_often_is_told_so_in_a_message() {
     assert!(refused.header("retry-after").parse::<u64>().is_ok());
 }
 
-/// A program that posts with a library for HTTP, and takes what comes for JSON.
+/// A program that posts with a library for HTTP, and expects JSON.
 struct Program<'a> {
     base: &'a str,
     session: String,
@@ -317,7 +317,7 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     const BOTH: &'static str = "application/json, text/event-stream";
 
-    /// What such libraries send by themselves.
+    /// Sends a request with the headers that such libraries add.
     async fn request(base: &str, method: &str, headers: &[(&str, &str)], body: &Value) -> Response {
         let own = [("Accept-Encoding", "gzip, deflate"), ("User-Agent", "python-httpx/0.28.1")];
         let accept = headers.iter().all(|(name, _)| *name != "Accept").then_some(("Accept", "*/*"));

@@ -1,5 +1,5 @@
-//! Charts that a run makes come with its result, to be looked at: small enough, whole, and of the
-//! type that they say. Whatever is no picture stays a file.
+//! Charts that a run makes are part of its result, as pictures: small enough, complete, and of the declared type.
+//! Everything that is not a picture stays a file.
 
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test may panic")]
 
@@ -15,8 +15,7 @@ on_all! {
     a_chart_of_matplotlib_is_seen,
 }
 
-/// Writes pictures without any library: `png(path, width, height)` in one colour, with `noise` in
-/// as many as there are.
+/// Writes pictures without a library: `png(path, width, height)` in one colour, with `noise` in random colours.
 const PNG: &str = r"
 import os, random, struct, zlib
 def chunk(kind, data):
@@ -35,7 +34,7 @@ fn code(lines: &str) -> String {
     format!("{PNG}\n{lines}\n")
 }
 
-/// A picture of a result, decoded with the type that it says it has.
+/// A picture of a result, decoded as its declared type.
 struct Seen {
     mime: String,
     bytes: Vec<u8>,
@@ -88,11 +87,11 @@ async fn a_small_chart_comes_as_it_is_and_with_a_link(on: On) {
     let read = server.request("resources/read", json!({ "uri": link["uri"] })).await;
     let blob = read["result"]["contents"][0]["blob"].as_str().unwrap().to_owned();
     assert!(STANDARD.decode(blob).unwrap() == file, "the link leads to it");
-    // The JSON, which is there twice, has only names.
+    // The JSON appears twice in the answer, so it contains only names.
     let json = answer.ok();
     assert!(json.to_string().len() < 1500, "{json}");
 
-    // Seen once is enough: the next run has not made it.
+    // A picture is shown once: the next run did not make it.
     let next = run(&server, &id, "open('notes.txt', 'w').write('no picture')").await;
     assert_eq!(kinds(&next), ["text"]);
     assert_eq!(next.ok()["artifacts"].as_array().map(Vec::len), Some(1));
@@ -119,7 +118,7 @@ pixels = zlib.compress(bytes((side // 8 + 1) * side), 9)
 bomb = b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head) + chunk(b'IDAT', pixels) + chunk(b'IEND', b'')
 open('bomb.png', 'wb').write(bomb)
 open('vector.svg', 'w').write('<svg xmlns=\'http://www.w3.org/2000/svg\'/>')";
-    // All may be shown, so that what is not shown was refused.
+    // The setting allows all of these, so a picture that is not shown was refused.
     let answer = run(&server, &id, &code(lines)).await;
     let shown = seen(&answer);
     assert_eq!(shown.iter().map(|seen| seen.picture.width()).collect::<Vec<_>>(), [50]);
@@ -159,14 +158,14 @@ async fn a_large_chart_is_made_to_fit() {
         assert!(width.max(height) <= 1024 && shown.bytes.len() <= 150_000, "{width} by {height}");
     }
     let size = |n: usize| (shown[n].picture.width(), shown[n].picture.height());
-    // Noise cannot keep its size in so few bytes, but its shape.
+    // Noise of this size does not fit into the limit, so it is scaled; its shape stays.
     let (width, height) = size(0);
     assert!(width.abs_diff(height * 4 / 3) <= 2 && width > 100, "{width} by {height}");
     assert_eq!((size(1), size(2)), ((1024, 26), (1, 1024)));
     assert_eq!((&*shown[0].mime, &*shown[1].mime), ("image/jpeg", "image/png"));
     let [red, green, blue, _] = shown[1].picture.to_rgba8().get_pixel(500, 10).0;
     assert!([red, green, blue] == [0x20, 0x60, 0xA0], "in its colour");
-    // The whole ones are behind the links.
+    // The links lead to the unscaled files.
     let json = answer.ok();
     let url = json["artifacts"][1]["download_url"].as_str().unwrap();
     let whole = image::load_from_memory(&http("GET", url).await.body).unwrap();
@@ -282,7 +281,7 @@ async fn pictures_that_are_none_do_not_use_up_the_places_of_those_that_are() {
     assert_eq!(seen(&answer).len(), 3);
 }
 
-/// A call by a client of either generation, to an address with this query. The whole response.
+/// Sends a call as a client of either generation, to a URL with this query; returns the whole response.
 async fn ask(caller: &Caller, legacy: bool, query: &str, arguments: &Value) -> support::Response {
     let target = format!("/mcp{query}");
     let params = json!({ "name": "run_python", "arguments": arguments });
@@ -297,7 +296,7 @@ async fn ask(caller: &Caller, legacy: bool, query: &str, arguments: &Value) -> s
         headers.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
         message
     };
-    // The caller adds its token itself.
+    // `Caller` adds its token itself.
     headers.retain(|(name, _)| name != "Authorization");
     let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
     let response = caller.send("POST", &target, &headers, message.to_string().as_bytes()).await;
@@ -368,16 +367,17 @@ async fn a_chart_of_any_shape_costs_less_than_a_square_of_its_longest_side() {
         let picture = &seen(&answer)[0].picture;
         assert_eq!(format!("{}x{}", picture.width(), picture.height()), shown);
     }
-    // And what is set is the longest side still.
+    // The setting still limits the longest side.
     let server = Server::start_with(On::Local, &[("SANDBOX_INLINE_IMAGE_SIDE", "100")]).await;
     let answer = run(&server, &name("area"), &code("png('a.png', 300, 200)")).await;
     assert_eq!(seen(&answer)[0].picture.width(), 100);
 }
 
-/// What some clients refuse to read as one event.
+/// The size of one event from which on some clients refuse it.
 const EVENT: usize = 1 << 20;
 
-/// Prints this to both outputs until they are full, and draws what nothing makes small.
+/// Prints `printed` to both outputs until they are full, and draws pictures that do not compress; returns the size of
+/// the message and the number of pictures, for each generation.
 async fn full_message(printed: &str) -> Vec<(usize, usize)> {
     let web = Web::start(On::Local, &[]).await;
     let caller = web.caller(None);
@@ -403,14 +403,14 @@ async fn full_message(printed: &str) -> Vec<(usize, usize)> {
 async fn pictures_and_full_outputs_share_a_message_that_every_client_takes() {
     for (len, shown) in full_message("'x' * 79 + '\\n'").await {
         assert!(len < EVENT, "{len} bytes");
-        // And there is room that would be wasted without them.
+        // Without pictures, this room would be wasted.
         assert!(shown >= 2, "{shown} pictures in {len} bytes");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_with_characters_that_are_escaped_leave_pictures_less_room() {
-    // Lines such as an analysis prints, and the shortest.
+    // Lines as analyses print them, and the shortest.
     for printed in [r#"'{"a": "b", "c": ["d", "e"], "f": "g"}\n'"#, r"'1\n'"] {
         for (len, _) in full_message(printed).await {
             assert!(len < EVENT, "{printed}: {len} bytes");
@@ -457,7 +457,7 @@ async fn what_is_left_out_for_want_of_room_in_the_message_can_be_read() {
 async fn charts_with_the_longest_names_still_make_a_message_that_every_client_takes() {
     let web = Web::start(On::Local, &[]).await;
     let caller = web.caller(None);
-    // Twelve hundred bytes each where they are part of an address.
+    // Each name has twelve hundred bytes as a part of a URL.
     let lines = "for n in range(100): png('/'.join(['\"' * 200] * 4) + f'/{n:03}.png', 9, 9)";
     let arguments = json!({ "session_id": name("long"), "code": code(lines) });
     let response = ask(&caller, false, "", &arguments).await;
@@ -476,11 +476,11 @@ async fn as_many_and_as_large_as_can_be_set_still_make_a_message_that_every_clie
     let len = answer.raw.to_string().len();
     assert!(len < EVENT, "{len} bytes");
     let shown = seen(&answer);
-    // Two megabytes each, made to fit what is left of the message.
+    // Two megabytes each, scaled to fit into the rest of the message.
     assert!(shown.len() >= 2 && shown[0].bytes.len() > 100_000, "{}", shown.len());
 }
 
-/// With the library that people use, and as they use it.
+/// A chart of the usual library, used in the usual way.
 async fn a_chart_of_matplotlib_is_seen() {
     let server = Server::start(On::Docker).await;
     let code = r"

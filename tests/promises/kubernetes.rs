@@ -12,7 +12,7 @@ use support::{
     web::Web,
 };
 
-/// Settings of a server of this cluster.
+/// The settings of a server of this cluster.
 fn settings(cluster: &Cluster) -> Vec<(&'static str, String)> {
     let kubeconfig = cluster.kubeconfig.display().to_string();
     vec![("SANDBOX_ENGINE", "kubernetes".into()), ("KUBECONFIG", kubeconfig)]
@@ -152,7 +152,7 @@ async fn the_next_server_goes_on_with_the_pods_of_a_killed_one_and_then_they_are
     let lease = leases.iter().find(|it| it["metadata"]["name"] == own).expect("its own");
     let pod = cluster.all("pods").remove(0);
     assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], lease["metadata"]["uid"]);
-    // What is left of the first is removed when its Lease is overdue, and nothing with it.
+    // When the first server's Lease is overdue, it is removed, and nothing that the second server took over.
     cluster.age_leases();
     until("the Lease is gone", async || !cluster.names("leases").contains(&left)).await;
     assert_eq!(cell(&second, "x").await["result"], "41");
@@ -173,7 +173,7 @@ async fn a_server_that_ends_in_good_order_leaves_neither_pods_nor_its_lease() {
     cluster.until("leases", 0).await;
 }
 
-/// What `doctor` prints with these settings, and its exit code.
+/// The output of `doctor` with these settings, and its exit code.
 pub(crate) async fn doctor(cluster: &Cluster, more: &[(&str, &str)]) -> (String, Option<i32>) {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = settings(cluster);

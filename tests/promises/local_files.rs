@@ -1,6 +1,5 @@
-//! Files of the machine that the client runs on: uploaded from where they lie, and written to where
-//! they are wanted. Only what the client or the settings allow is ever read, and of all else nobody
-//! hears even whether it is there.
+//! Files of the client's machine: uploads by path, and results that are written to a folder. The server reads only what
+//! the client or the settings allow, and its answers do not reveal whether any other file exists.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -23,7 +22,7 @@ on_both!(
     nothing_that_acts_where_it_lies_is_written_to_the_folder,
 );
 
-/// A folder that may be read, one that may not, and everything that leads from one to the other.
+/// A readable folder, a forbidden one, and everything that leads from one to the other.
 struct Desk {
     _folder: tempfile::TempDir,
     root: PathBuf,
@@ -61,7 +60,7 @@ impl Desk {
         format!("file://{}", self.root.to_str().unwrap().replace(' ', "%20"))
     }
 
-    /// What must not be read by any client with this root.
+    /// Paths that a client with this root must not be able to read.
     fn forbidden(&self) -> Vec<String> {
         let root = |name: &str| self.root.join(name).to_str().unwrap().to_owned();
         let outside = |name: &str| self.outside.join(name).to_str().unwrap().to_owned();
@@ -95,7 +94,7 @@ impl Desk {
         ]
     }
 
-    /// What is within, but is no file.
+    /// Paths within the root that are not regular files.
     fn no_files(&self) -> Vec<String> {
         let root = |name: &str| self.root.join(name).to_str().unwrap().to_owned();
         vec![root(""), root("sub"), root("pipe")]
@@ -106,7 +105,7 @@ fn upload(session: &str, file: &str, path: &Path) -> Value {
     json!({ "session_id": session, "filename": file, "local_path": path.to_str().unwrap() })
 }
 
-/// That a path was refused as such, and that nothing is told but that.
+/// Checks that a path was refused as invalid, and that the answer reveals nothing else.
 #[track_caller]
 fn assert_refused(answer: &Answer, path: &str) {
     assert_eq!(answer.error(), "invalid_path", "{path:?}");
@@ -114,7 +113,7 @@ fn assert_refused(answer: &Answer, path: &str) {
     assert!(!all.contains(SECRET) && !all.contains("root:x:0"), "{all}");
 }
 
-/// The whole of a session's files, read by a program.
+/// The content of a session's file, read by a program.
 async fn content(server: &Server, session: &str, file: &str) -> String {
     let code = format!("import sys; sys.stdout.write(open('{file}').read())");
     server.run(session, &code).await["stdout"].as_str().unwrap().to_owned()
@@ -137,7 +136,7 @@ async fn files_in_a_folder_of_the_settings_are_uploaded(on: On) {
     assert_eq!(content(&server, &id, "sales.csv").await, "a,b\n1,2\n");
     assert_eq!(content(&server, &id, "link.csv").await, "deep");
 
-    // As with any other content, nothing is replaced unless asked for.
+    // As with any other upload, a file is replaced only on request.
     let mut again = upload(&id, "sales.csv", &desk.root.join("sub/deep.csv"));
     assert_eq!(server.call("upload_file", again.clone()).await.error(), "file_exists");
     again["overwrite"] = true.into();
@@ -160,7 +159,7 @@ async fn nothing_else_is_read_and_nobody_hears_whether_it_is_there() {
     }
     assert_eq!(server.files(&id).await, [("there".to_owned(), 1)], "nothing came");
 
-    // What is there is answered for in the very words of what is not.
+    // The answers for existing files are the same as for missing ones.
     let told = async |path: &Path| {
         let path = path.to_str().unwrap();
         call(path).await.json.to_string().replace(path, "")
@@ -173,7 +172,7 @@ async fn nothing_else_is_read_and_nobody_hears_whether_it_is_there() {
     assert_eq!(told(&desk.root.join("dangling")).await, missing);
     assert_eq!(told(Path::new("/etc/passwd")).await, missing);
 
-    // A call that is refused leaves no session either.
+    // A refused call creates no session either.
     let refused =
         server.call("upload_file", json!({ "filename": "a", "local_path": "/etc/passwd" }));
     assert_eq!(refused.await.json.get("session_id"), None);
@@ -199,7 +198,7 @@ async fn a_client_without_roots_has_no_files() {
     let refused = server.call("upload_file", upload(&name("none"), "a", &path)).await;
     assert_refused(&refused, "no roots");
     assert!(heard.lock().unwrap().is_empty(), "a client that has none is not asked");
-    // Unreadable files are nobody's business either.
+    // Files that the server cannot read are refused in the same way.
     let settings = desk.settings();
     let server = Server::start_with(On::Local, &settings).await;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
@@ -209,13 +208,13 @@ async fn a_client_without_roots_has_no_files() {
     }
 }
 
-/// A client of the initialize generation that has roots.
+/// Starts a server for a client of the initialize generation that has roots.
 async fn legacy(settings: &[(&str, &str)]) -> Server {
     greeted(settings, json!({ "roots": { "listChanged": true } })).await.0
 }
 
-/// A client of the initialize generation with these capabilities, and whether it was told that the list of
-/// tools may change.
+/// Starts a server for a client of the initialize generation with these capabilities; also returns whether the server
+/// declared that the list of tools may change.
 async fn greeted(settings: &[(&str, &str)], capabilities: Value) -> (Server, bool) {
     let server = Server::launch(On::Local, settings);
     let hello = json!({
@@ -230,7 +229,7 @@ async fn greeted(settings: &[(&str, &str)], capabilities: Value) -> (Server, boo
     (server, may_change)
 }
 
-/// Whether models are told that they can upload a file from where it lies.
+/// Whether `upload_file` is offered with `local_path`.
 async fn is_offered(server: &Server, meta: Option<Value>) -> bool {
     let params = meta.map_or_else(|| json!({}), |meta| json!({ "_meta": meta }));
     let listed = server.request("tools/list", params).await;
@@ -241,7 +240,7 @@ async fn is_offered(server: &Server, meta: Option<Value>) -> bool {
     is_argument
 }
 
-/// How often the client was told to list the tools again.
+/// How often the client was notified that the list of tools has changed.
 fn changes(server: &Server) -> usize {
     let heard = server.notifications();
     let heard = heard.lock().unwrap();
@@ -262,7 +261,7 @@ async fn local_path_is_offered_to_clients_that_have_roots_and_where_the_settings
         let (server, told) = greeted(settings, capabilities).await;
         assert_eq!((is_offered(&server, None).await, told), (offered, may_change), "{about}");
     }
-    // Where it is not offered, a call with it still says what to do instead.
+    // If the argument is not offered, a call with it is told what to do instead.
     let (server, _) = greeted(&[], json!({})).await;
     let arguments = json!({ "session_id": name("none"), "local_path": "/home/ann/sales.csv" });
     let refused = server.call("upload_file", arguments).await;
@@ -271,7 +270,7 @@ async fn local_path_is_offered_to_clients_that_have_roots_and_where_the_settings
     assert!(message.contains("no roots") && message.contains("upload_url"), "{message}");
     let refused = server.call("upload_file", json!({ "session_id": name("none") })).await;
     assert_eq!(refused.json["message"], "upload_file needs filename (such as sales.csv).");
-    // In the generation without sessions each request says what its client has.
+    // In the generation without sessions, each request declares the client's capabilities.
     let meta = |capabilities: Value| {
         Some(json!({
             "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -296,13 +295,13 @@ async fn local_path_comes_and_goes_with_the_clients_roots() {
     call(roots(&[&desk.uri()])).await.ok();
     assert!(is_offered(&server, None).await);
     assert_eq!(changes(&server), 0, "as was said before");
-    // The first answer that there are none.
+    // The client answers for the first time that it has no roots.
     call(roots(&[])).await.error();
     assert_eq!(changes(&server), 1);
     assert!(!is_offered(&server, None).await);
     call(roots(&["file:///no/such/folder"])).await.error();
     assert_eq!(changes(&server), 1, "there are still none");
-    // The client opens a folder, and says so.
+    // The client opens a folder, and notifies the server.
     for (answer, offered, told) in
         [(roots(&[&desk.uri()]), true, 2), (roots(&[&desk.uri()]), true, 2), (roots(&[]), false, 3)]
     {
@@ -314,7 +313,7 @@ async fn local_path_comes_and_goes_with_the_clients_roots() {
     }
 }
 
-/// Tells the server that the client's roots have changed, and answers its question for them.
+/// Tells the server that the client's roots have changed, and answers its request for them.
 async fn answer_to_change(server: &Server, answer: Value) {
     let questions = || {
         let heard = server.notifications();
@@ -362,14 +361,14 @@ async fn a_file_that_is_missing_in_a_root_is_told_from_one_outside() {
     let folder = message(desk.root.join("sub").to_str().unwrap()).await;
     assert!(folder.contains("is not a file"), "{folder}");
     assert!(message("sales.csv").await.contains("absolute path"));
-    // A file that lies somewhere has a name already.
+    // A local file needs no filename: it has a name.
     let arguments =
         json!({ "session_id": name("own"), "local_path": desk.root.join("sub/deep.csv") });
     let done = server.call("upload_file", arguments).await.ok();
     assert_eq!(done["path"], "/mnt/data/deep.csv");
 }
 
-/// Calls a tool and answers the server's question for the client's roots, which must come.
+/// Calls `upload_file` and answers the server's request for the client's roots, which must arrive.
 async fn call_and_answer(server: &Server, arguments: Value, answer: Value) -> Answer {
     let heard = server.notifications();
     let before = heard.lock().unwrap().len();
@@ -408,7 +407,7 @@ async fn a_client_with_sessions_is_asked_for_its_roots() {
         let arguments = json!({ "session_id": id, "filename": "got", "local_path": path });
         assert_refused(&call_and_answer(&server, arguments, roots(&within)).await, path);
     }
-    // They are asked for each time: the client may have opened another folder since.
+    // The server asks for the roots each time: the client may have opened another folder since.
     let other = format!("file://{}", desk.root.join("sub").to_str().unwrap().replace(' ', "%20"));
     let arguments = upload(&id, "b.csv", &path);
     assert_refused(&call_and_answer(&server, arguments.clone(), roots(&[&other])).await, "sub");
@@ -423,7 +422,7 @@ async fn a_client_with_sessions_is_asked_for_its_roots() {
         assert_refused(&refused, &answer.to_string());
     }
     assert_eq!(server.files(&id).await, [("a.csv".to_owned(), 8)]);
-    // A root that is the file itself.
+    // The root is the file itself.
     let itself = format!("file://{}/sub/deep.csv", desk.uri().strip_prefix("file://").unwrap());
     let arguments = upload(&id, "b.csv", &desk.root.join("sub/deep.csv"));
     call_and_answer(&server, arguments, roots(&[&itself])).await.ok();
@@ -436,7 +435,7 @@ async fn what_the_settings_allow_needs_no_question() {
     let id = name("both");
     server.call("upload_file", upload(&id, "a", &desk.root.join("within"))).await.ok();
     assert!(server.notifications().lock().unwrap().is_empty());
-    // And the client's roots come on top.
+    // The client's roots are added to those of the settings.
     let outside = desk.outside.to_str().unwrap().replace(' ', "%20");
     let arguments = upload(&id, "b", &desk.outside.join("secret.txt"));
     let answer = roots(&[&format!("file://{outside}")]);
@@ -492,14 +491,14 @@ async fn a_call_that_was_cancelled_while_its_client_was_asked_uploads_nothing() 
     message["jsonrpc"] = "2.0".into();
     message["id"] = question;
     server.send(&message);
-    // Another upload of the same kind takes as long, and begins later.
+    // Another upload of the same kind takes as long and begins later, so the cancelled one has ended by then.
     let arguments = upload(&id, "later", &desk.root.join("within"));
     call_and_answer(&server, arguments, roots(&[&desk.uri()])).await.ok();
     server.run(&id, "pass").await;
     assert_eq!(server.files(&id).await, [("later".to_owned(), 4), ("there".to_owned(), 1)]);
 }
 
-/// A call by a client of the generation without sessions that has roots.
+/// Makes a call as a client of the generation without sessions that has roots.
 async fn modern(server: &Server, arguments: &Value, answers: Option<Value>) -> Value {
     let mut params = json!({
         "name": "upload_file",
@@ -540,7 +539,7 @@ async fn a_client_without_sessions_is_told_to_say_its_roots_and_to_call_again() 
         let arguments = json!({ "session_id": id, "filename": "got", "local_path": path });
         assert_refused(&Answer::new(modern(&server, &arguments, answers(&[&uri])).await), path);
     }
-    // An answer that is none ends the asking, or it would go on for ever.
+    // An invalid answer is not asked for again, because that could go on for ever.
     let arguments = upload(&id, "b.csv", &desk.root.join("sales é.csv"));
     for wrong in [
         answers(&[]).unwrap(),
@@ -551,13 +550,13 @@ async fn a_client_without_sessions_is_told_to_say_its_roots_and_to_call_again() 
         let refused = Answer::new(modern(&server, &arguments, Some(wrong.clone())).await);
         assert_refused(&refused, &wrong.to_string());
     }
-    // One to another question is none to ours.
+    // An answer to another question does not count, so the server asks again.
     let asked = modern(&server, &arguments, Some(json!({ "other": { "roots": [] } }))).await;
     assert_eq!(asked["resultType"], "input_required");
-    // Where nothing has to be asked, nothing is.
+    // The server does not ask if it needs no roots.
     let text = json!({ "session_id": id, "filename": "c.txt", "text": "1" });
     assert_eq!(modern(&server, &text, None).await["resultType"], "complete");
-    // A client without roots is not asked either.
+    // The server does not ask a client without roots either.
     let mut params = json!({ "name": "upload_file", "arguments": arguments });
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -587,7 +586,7 @@ async fn a_large_file_is_streamed() {
     let file = http("GET", listed["artifacts"][0]["download_url"].as_str().unwrap()).await;
     assert!(file.body == whole, "what comes down is what went up");
 
-    // One byte more than may be.
+    // One byte more than the limit.
     fs::write(&path, [&whole[..], b"x"].concat()).unwrap();
     let refused = server.call("upload_file", upload(&id, "larger.bin", &path)).await;
     assert_eq!(refused.error(), "upload_too_large");
@@ -615,7 +614,7 @@ async fn a_file_whose_content_is_not_given_is_put_to_an_address(on: On) {
     );
     assert_eq!(content(&server, &id, "raw/sales é.csv").await, "a,b\n");
 
-    // It is good for what was asked, which was not to replace.
+    // The URL is valid only for what was asked, and the call did not ask to replace a file.
     assert_eq!(http_with("PUT", &url, &[], b"other").await.status, 409);
     let elsewhere = url.replace("sales", "other");
     assert_eq!(http_with("PUT", &elsewhere, &[], b"other").await.status, 403);
@@ -627,7 +626,7 @@ async fn a_file_whose_content_is_not_given_is_put_to_an_address(on: On) {
     assert_eq!(put.status, 200);
     assert_eq!(content(&server, &id, "raw/sales é.csv").await, "new");
 
-    // One that makes a session.
+    // A URL for a new session.
     let asked = server.call("upload_file", json!({ "filename": "a" })).await.ok();
     let session = asked["session_id"].as_str().unwrap();
     http_with("PUT", asked["upload_url"].as_str().unwrap(), &[], b"1").await;
@@ -671,7 +670,7 @@ async fn a_text_is_written_as_it_is_and_contents_exclude_each_other() {
         }
     }
     assert_eq!(server.files(&id).await.len(), 1);
-    // What is not given may also be said not to be.
+    // An argument may also be null.
     let mut arguments = with(&[0]);
     arguments["content_base64"] = Value::Null;
     arguments["local_path"] = Value::Null;
@@ -705,13 +704,13 @@ async fn over_http_there_is_no_local_path() {
             assert!(message.contains("stdio") && message.contains("upload_url"), "{message}");
         }
     }
-    // Nor are files written where no client could see them.
+    // Results are not written to a folder either, as no client over HTTP could see it.
     let run = caller.run(&name("http"), "open('a.csv', 'w').write('1')").await;
     assert_eq!(run["artifacts"][0].get("local_path"), None);
     assert_eq!(fs::read_dir(export.path()).unwrap().count(), 0);
 }
 
-/// All files below a folder, by path.
+/// All files below a folder, with their paths.
 fn below(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut files, mut folders) = (vec![], vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {
@@ -731,7 +730,7 @@ fn below(folder: &Path) -> Vec<(String, Vec<u8>)> {
 
 async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     let folder = tempfile::tempdir().unwrap();
-    // It need not be there.
+    // The folder is created if it is missing.
     let export = folder.path().join("not/there yet");
     let server = Server::start_with(on, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
     let id = name("export");
@@ -755,7 +754,7 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
         assert_eq!(artifact["local_path"], path.to_str().unwrap());
         assert_eq!(fs::metadata(path).unwrap().len(), artifact["size_bytes"].as_u64().unwrap());
     }
-    // The next run replaces what it changes, and leaves alone what it does not.
+    // The next run replaces the files that it changes, and no others.
     fs::write(export.join(&id).join("empty.csv"), "of the user").unwrap();
     let run = server.run(&id, "open('plots/é/a b.csv', 'w').write('second')").await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(1));
@@ -767,17 +766,17 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
                 file("plots/é/a b.csv", b"second")
             ]
     );
-    // A run that fails writes nothing, and neither does one that only removes.
+    // A run that fails writes nothing, and neither does one that only removes files.
     let run = server.run(&id, "open('half.csv', 'w').write('x')\n1/0").await;
     assert_eq!(run["exit_code"], 1);
     server.run(&id, "import os; os.remove('empty.csv')").await;
     assert_eq!(below(&export).len(), 3);
-    // They are the user's, and stay.
+    // The files belong to the user, so they stay when the session ends.
     server.call("close_session", json!({ "session_id": id })).await.ok();
     assert_eq!(below(&export).len(), 3);
 }
 
-/// What `run_python` said of each of its files: where it was written, or why it was not.
+/// The fate of each file in an answer of `run_python`: its local path, or why it was not written.
 fn told(run: &Value) -> Vec<(&str, Result<&str, &str>)> {
     let artifacts = run["artifacts"].as_array().unwrap().iter();
     let told = artifacts.map(|artifact| {
@@ -829,7 +828,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
         harmless.chain(["chart.png".into(), "plots/2025/sales.csv".into()]).collect();
     expected.sort();
     assert_eq!(written, expected);
-    // And so it is on the disk, as plain files for whom the umask lets read them.
+    // The disk has exactly these files: plain ones, readable as the umask allows.
     let inside = export.join(&id);
     let there: Vec<_> = below(&inside).into_iter().map(|(path, _)| path).collect();
     assert_eq!(there, expected);
@@ -837,7 +836,7 @@ async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
         let mode = fs::metadata(inside.join(&file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 & !0o644, 0, "{file}: {mode:o}");
     }
-    // Where there is git, it runs nothing there: nothing of it is a repository.
+    // If git is installed, it runs nothing here, because no folder is a repository.
     for place in [&inside, &inside.join("bare")] {
         let git = std::process::Command::new("git").arg("-C").arg(place).arg("status").output();
         assert!(git.is_err() || !git.unwrap().status.success(), "it is no repository");
@@ -870,7 +869,7 @@ async fn what_a_server_exports_in_all_is_limited() {
     let run = server.run(&other, &code[1]).await;
     let why = told(&run)[0].1.unwrap_err();
     assert!(why.contains("SANDBOX_EXPORT_LIMIT"), "{why}");
-    // Nor do empty files in ever new folders come for nothing.
+    // Empty files and folders count, too.
     let many = "import os\nfor n in range(90):\n    os.mkdir(f'{n}')\n    open(f'{n}/a.csv', 'w')";
     let many = exported(&other, many).await;
     assert!(many.iter().any(|(_, written)| *written) && many.iter().any(|(_, written)| !written));
@@ -898,7 +897,7 @@ async fn a_file_that_cannot_be_written_is_no_error_of_the_call() {
     let left = below(&export);
     assert_eq!(left.len(), 2, "nothing half is left: {left:?}");
 
-    // And where nothing at all can be: a file in place of the folder.
+    // No file can be written if there is a file in place of the folder.
     fs::write(folder.path().join("file"), "").unwrap();
     let export = folder.path().join("file/export");
     let server =
@@ -924,8 +923,8 @@ async fn a_link_that_somebody_left_in_the_export_folder_is_replaced_and_not_foll
     assert_eq!(fs::read_to_string(folder.path().join(&id).join("a.csv")).unwrap(), "new");
 }
 
-/// A project with a server in it that exports to `sandbox-files`, and a folder outside with a file that an
-/// export of `a.csv` would replace if it went there.
+/// A project with a server that exports to `sandbox-files`, and a folder outside with a file that an export of `a.csv`
+/// would replace if it followed a link there.
 struct Project {
     base: tempfile::TempDir,
     server: Server,
@@ -951,7 +950,7 @@ impl Project {
         self.base.path().join("project").join(below)
     }
 
-    /// Runs a program that makes `a.csv` and `sub/a.csv`, and says where each was written or why not.
+    /// Runs a program that makes `a.csv` and `sub/a.csv`; returns where each was written, or why not.
     async fn run(&self) -> [Result<String, String>; 2] {
         let code = "import os\nos.makedirs('sub', exist_ok=True)\n\
                     for n in ('a.csv', 'sub/a.csv'): open(n, 'w').write('new')";
@@ -961,7 +960,7 @@ impl Project {
         [first, second].map(|(_, said)| said.map(str::to_owned).map_err(str::to_owned))
     }
 
-    /// What is outside, where nothing is to be written.
+    /// The files outside, where nothing may be written.
     fn outside(&self) -> Vec<(String, Vec<u8>)> {
         below(&self.base.path().join("outside"))
     }
@@ -969,7 +968,7 @@ impl Project {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_project_whose_export_folder_is_a_link_gets_no_files_through_it() {
-    // As a relative setting it may be a link itself, pass through one, or be one that leads nowhere.
+    // A relative setting can be a link itself, pass through one, or be a link to a missing folder.
     for (setting, link, to) in [
         ("sandbox-files", "sandbox-files", "../outside"),
         ("./out/../sandbox-files/", "sandbox-files", "../outside"),
@@ -982,7 +981,7 @@ async fn a_project_whose_export_folder_is_a_link_gets_no_files_through_it() {
         assert_eq!(project.run().await, [refused(), refused()], "{setting} -> {to}");
         assert_eq!(project.outside(), [("a.csv".into(), b"kept".into())], "{setting} -> {to}");
         assert!(!project.base.path().join("outside/new").exists());
-        // Without the link it is an ordinary folder.
+        // Without the link, the setting is an ordinary folder.
         fs::remove_file(project.path(link)).unwrap();
         let [written, _] = project.run().await;
         assert_eq!(fs::read_to_string(written.unwrap()).unwrap(), "new");
@@ -1027,7 +1026,7 @@ async fn where_a_file_was_written_is_told_so_that_others_find_it() {
     let server = Server::start_with(On::Local, &[("SANDBOX_EXPORT_DIR", "exported")]).await;
     let run = server.run(&name("relative"), "open('a.csv', 'w').write('1')").await;
     let path = run["artifacts"][0]["local_path"].as_str().unwrap();
-    // The client's working folder is not the server's.
+    // The client's working folder may differ from the server's.
     assert!(Path::new(path).is_absolute(), "{path}");
     assert_eq!(fs::read_to_string(path).unwrap(), "1");
 }

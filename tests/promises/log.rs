@@ -1,4 +1,4 @@
-//! The log: one line a call, with what happened and never with what it was about.
+//! The log: one line for each call, which tells what happened without any content of the user.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ on_docker! {
     nothing_of_its_users_is_logged_where_files_are_exported_or_cannot_be,
 }
 
-/// Is part of everything that a user sends or makes. Its base64 has the same in it at every offset.
+/// A mark in everything that a user sends or makes. Its base64 contains the same text at every offset.
 const MARK: &str = "zqMARKzqMARKzq";
 
 /// A server that logs as JSON, to a file and to standard error, both in `folder`.
@@ -24,7 +24,7 @@ async fn start(on: On, folder: &Path, level: &str) -> Server {
     start_with(on, folder, level, None).await
 }
 
-/// The same, with artifacts written below a folder.
+/// Does the same, and exports artifacts to a folder.
 async fn start_with(on: On, folder: &Path, level: &str, export: Option<&Path>) -> Server {
     let file = folder.join("server.log");
     let export = export.unwrap_or(Path::new(""));
@@ -44,7 +44,7 @@ async fn start_with(on: On, folder: &Path, level: &str, export: Option<&Path>) -
     Server::start_to(on, &settings, stderr.into()).await
 }
 
-/// Both logs as they were written, and the lines of the file.
+/// Both logs as text, and the lines of the file.
 fn logs(folder: &Path) -> ([String; 2], Vec<Value>) {
     let read = |name| fs::read_to_string(folder.join(name)).expect("UTF-8");
     let (file, stderr) = (read("server.log"), read("stderr.log"));
@@ -159,7 +159,7 @@ async fn nothing_of_its_users_is_logged(on: On, exported: bool) {
 
     let (written, lines) = logs(folder.path());
     assert!(lines.iter().filter(|line| line["message"] == "tool call").count() > 40);
-    // At every offset of a base64 text the middle of the mark looks one of three ways.
+    // The middle of the mark has one of three forms in base64, by its offset.
     let encoded = ["", "1", "12"].map(|shift| {
         let encoded = STANDARD.encode(format!("{shift}{MARK}"));
         encoded[4..encoded.len() - 4].to_owned()
@@ -177,7 +177,7 @@ async fn nothing_of_its_users_is_logged(on: On, exported: bool) {
     }
 }
 
-/// A session's life, with the mark in all that is a user's. What makes an address good is returned.
+/// The calls of a session, with the mark in all content of the user. Returns the signature of a URL.
 async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     let content = format!("{MARK},{MARK}").repeat(10);
     let file = format!("{MARK}/{MARK}.csv");
@@ -201,7 +201,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     let late = json!({ "session_id": id, "code": format!("print('{MARK}')\nwhile True: pass"), "timeout_s": 1 });
     server.call("run_python", late).await.ok();
     server.files(id).await;
-    // Only in a container it is full.
+    // The disk is full only in a container.
     let code = format!("import os\nos.remove('{MARK}full')\nprint('{MARK}' * 1000)");
     let cut = server.run(id, &code).await;
     let arguments = json!({ "session_id": id, "run_id": cut["run_id"], "offset": 0 });
@@ -251,7 +251,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     signature
 }
 
-/// All that can be wrong with a call, and with a message.
+/// Calls and messages with every kind of mistake.
 async fn what_they_do_wrong(server: &Server, id: &str) {
     let file = format!("{MARK}/{MARK}.csv");
     for (tool, arguments) in [
@@ -301,7 +301,7 @@ async fn what_they_do_wrong(server: &Server, id: &str) {
     server.send(&json!({ "jsonrpc": "2.0", "id": MARK, "result": { (MARK): MARK } }));
 }
 
-/// A program that is cancelled, and one that loses its sandbox or its place to be written to.
+/// A program that is cancelled, and one that loses its sandbox or its folder.
 async fn what_ends_badly(server: &Server, on: On, id: &str) {
     let (request, _answer) = server.expect_answer();
     let code = format!("open('{MARK}started', 'w')\nprint('{MARK}', flush=True)\nwhile True: pass");
@@ -347,7 +347,7 @@ async fn a_client_that_does_not_read_standard_error_does_not_stop_the_server() {
     let server = Server::start_to(On::Local, &settings, Stdio::piped()).await;
     let id = name("unread");
     server.upload(&id, "a", b"").await.ok();
-    // Many times what a pipe holds.
+    // Far more lines than a pipe buffers.
     for _ in 0..3000 {
         server.files(&id).await;
     }
@@ -356,7 +356,7 @@ async fn a_client_that_does_not_read_standard_error_does_not_stop_the_server() {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 
-/// Trace, span and flags of each line that says this.
+/// The trace, span and flags of each line with this message.
 fn traces(lines: &[Value], message: &str) -> Vec<Value> {
     let lines = lines.iter().filter(|line| line["message"] == message);
     lines.map(|line| json!([line["trace_id"], line["span_id"], line["trace_flags"]])).collect()
@@ -370,7 +370,7 @@ async fn a_call_is_logged_with_the_trace_that_it_belongs_to() {
     server.run(&id, "1").await;
     for parent in [
         json!(format!("00-{TRACE}-{SPAN}-01")),
-        // No trace is no reason to refuse a call.
+        // An invalid trace is no reason to refuse a call.
         json!(format!("00-{TRACE}-{SPAN}-01-more")),
         json!(format!("00-{}-{SPAN}-01", "0".repeat(32))),
         json!(format!("00-{}-{SPAN}-01", TRACE.to_uppercase())),
@@ -425,7 +425,7 @@ async fn over_http_the_trace_of_the_message_comes_before_that_of_the_request() {
         let all: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
         let answer = caller.post(&message, &[&all, headers].concat()).await;
         assert_eq!(answer.status, 200);
-        // And in the generation with sessions.
+        // The same in the generation with sessions.
         let message =
             json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params });
         let own = [("Mcp-Session-Id", &*mcp.id)];
@@ -444,10 +444,10 @@ async fn over_http_the_trace_of_the_message_comes_before_that_of_the_request() {
     assert_eq!(traces(&lines, "tool call").iter().collect::<Vec<_>>(), expected);
 }
 
-/// Runs a session in this folder with the settings' own place for the log, and waits for the end.
+/// Runs a session in this folder, with the default place of the log, and waits for the end.
 async fn session_in(project: &Path, settings: &[(&str, &str)]) {
     let mut command = program(project, settings);
-    // The temporary folder is another program's on a real machine, too.
+    // The temporary folder is not the project's, as on a real machine: `program` would set it to that.
     let temporary = tempfile::tempdir().expect("a folder");
     command.env("TMPDIR", temporary.path()).env_remove("SANDBOX_LOG_FILE");
     let mut server = Server::start_as(On::Local, command).await;
@@ -469,7 +469,7 @@ async fn over_stdio_the_log_is_among_the_users_own_files_and_the_project_stays_a
     let usual = if cfg!(target_os = "macos") { "Library/Logs" } else { ".local/state" };
     for (xdg, below) in [(text(&state), state), ("relative".into(), home.join(usual))] {
         let settings = [level, ("HOME", &text(&home)), ("XDG_STATE_HOME", &xdg)];
-        // Twice: servers share the file, and each adds to it.
+        // Twice: servers share the file, and each appends to it.
         for expected in [1, 2] {
             session_in(&project, &settings).await;
             let log = below.join("llm-sandbox/sandbox.log");
@@ -481,7 +481,7 @@ async fn over_stdio_the_log_is_among_the_users_own_files_and_the_project_stays_a
             assert_eq!(mode(&below.join("llm-sandbox")) & 0o777, 0o700);
         }
     }
-    // Somebody without a home has no log file, and nothing is made up for them.
+    // Without a home folder, there is no log file, and the server creates no folder.
     session_in(&project, &[level, ("HOME", ""), ("XDG_STATE_HOME", "")]).await;
     let left: Vec<_> = fs::read_dir(&project).expect("listed").collect();
     assert!(left.is_empty(), "{left:?}");

@@ -1,5 +1,5 @@
-//! Promises to callers, checked through the real program. Tests in `on_all!` run on each engine, in a
-//! module of its name; what exists for containers alone is in a module `docker_only`.
+//! Promises to callers, checked with the real program. Tests in `on_all!` run on each engine, in a module with the
+//! engine's name; tests for containers alone are in a module `docker_only`.
 
 mod archive;
 mod archives;

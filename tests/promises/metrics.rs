@@ -1,4 +1,4 @@
-//! The operator's metrics: what is counted, by which names, and who may read it.
+//! The operator's metrics: what they count, their names, and who may read them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ on_docker! {
     a_server_whose_runtime_the_engine_does_not_have_is_not_ready_and_says_which_there_are,
 }
 
-/// Is part of everything that a caller could choose.
+/// A mark in everything that a caller can choose.
 const MARK: &str = "zqmarkzq";
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
@@ -25,7 +25,7 @@ async fn close(caller: &Caller, session: &str) {
     caller.call("close_session", json!({ "session_id": session })).await.ok();
 }
 
-/// Waits until the metrics are so.
+/// Waits until a condition on the metrics holds.
 async fn until_figures(what: &str, web: &Web, hold: impl Fn(&Metrics) -> bool) {
     until(what, async || hold(&Metrics::of(web).await)).await;
 }
@@ -35,11 +35,11 @@ async fn calls_of_tools_are_counted_by_what_came_of_them_and_timed() {
     let web = Web::start(On::Local, &[]).await;
     let (caller, session) = (web.caller(None), name("calls"));
     caller.run(&session, "print(1)").await;
-    // That a program fails is no failure of the call.
+    // A program that fails does not make its call fail.
     caller.run(&session, "raise SystemExit(3)").await;
     let missing = json!({ "session_id": session, "path": "missing" });
     assert_eq!(caller.call("read_artifact", missing).await.error(), "not_found");
-    // The same over the other generation of the protocol.
+    // The same in the other generation of the protocol.
     let mcp = caller.open().await;
     mcp.call("list_artifacts", json!({ "session_id": session })).await.ok();
     assert_eq!(mcp.call("run_python", json!({ "code": 7 })).await.error(), "invalid_argument");
@@ -68,7 +68,7 @@ async fn over_stdio_the_figures_are_served_as_well() {
     let response = http("GET", &format!("{base}/metrics")).await;
     let metrics = Metrics::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
     let ok = [("tool", "run_python"), ("code", "ok")];
-    // The second one asked for the address.
+    // `base` made the second call.
     assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &ok), 2);
 }
 
@@ -111,7 +111,7 @@ async fn requests_of_the_protocol_are_counted_by_method_over_either_transport() 
     let before = Metrics::of(&web).await;
     let (message, _) = caller.modern("nobody/knows", json!({}));
     caller.post(&message, &[]).await;
-    // This opens an MCP session.
+    // `open` sends `initialize`.
     caller.open().await.ask("tools/list", json!({})).await;
     caller.ask("tools/list", json!({})).await;
     caller.call("list_runtimes", json!({})).await.ok();
@@ -127,7 +127,7 @@ async fn requests_of_the_protocol_are_counted_by_method_over_either_transport() 
     let metrics = Metrics::parse(std::str::from_utf8(&response.body).expect("UTF-8"));
     let [initialized, listed, of_tools, other] = counts(&metrics);
     assert_eq!((listed, other), (1, 1), "{metrics:?}");
-    // The base of the URLs is asked for by a call.
+    // `base` made these calls.
     assert!(of_tools > 0 && initialized < 2, "{metrics:?}");
 }
 
@@ -159,7 +159,7 @@ async fn requests_over_http_are_counted_by_route_method_and_status() {
     }
 }
 
-/// Everything that a caller can choose, chosen anew.
+/// Sends requests in which everything that a caller can choose has the mark and is new.
 async fn make_names_up(web: &Web, round: usize) {
     let caller = web.caller(None);
     for n in 0..5 {
@@ -188,13 +188,13 @@ async fn make_names_up(web: &Web, round: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_names_make_no_new_series() {
     let web = Web::start(On::Local, &[]).await;
-    // What the reader itself makes.
+    // Creates the series of the reader's own requests.
     Metrics::of(&web).await;
     make_names_up(&web, 0).await;
     let first = Metrics::of(&web).await;
     make_names_up(&web, 1).await;
     let second = Metrics::of(&web).await;
-    // How each of these runs came to its interpreter is a matter of luck.
+    // Whether each of these runs starts cold is a matter of timing.
     let fixed = |metrics: &Metrics| {
         let mut series = metrics.series();
         series.retain(|series| !series.contains("llm_sandbox_runs_total"));
@@ -280,7 +280,7 @@ async fn a_sandbox_that_leaves_the_pool_unused_was_no_session() {
     })
     .await;
     let (caller, session) = (web.caller(None), name("room"));
-    // It makes room for this one.
+    // The pooled sandbox makes room for this one.
     caller.run(&session, "1").await;
     let metrics = Metrics::of(&web).await;
     assert_eq!(metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]), 2);
@@ -341,7 +341,7 @@ async fn bytes_and_artifacts_are_counted_both_ways() {
     let content = STANDARD.encode([2; 300]);
     let arguments = json!({ "session_id": session, "filename": "b", "content_base64": content });
     caller.call("upload_file", arguments).await.ok();
-    // Refused: nothing was written.
+    // Refused: it adds no bytes.
     caller.send("PUT", &format!("/files/{session}/a"), &[("If-None-Match", "*")], &[1; 50]).await;
     let code = "for n in range(120): open(f'made{n}', 'w')\nprint('12345')";
     caller.run(&session, code).await;
@@ -384,11 +384,11 @@ async fn the_program_and_its_process_are_among_the_figures() {
         metrics.count(resident, &[]) > 1_000_000 && metrics.count(open, &[]) >= 3,
         "{metrics:?}"
     );
-    // In seconds since the epoch, of which there were more than that when this was written.
+    // Seconds since the epoch, which were more than this when the test was written.
     assert!(metrics.count("process_start_time_seconds", &[]) > 1_700_000_000);
 }
 
-/// Status of a look at the metrics with this token.
+/// The status of a request for the metrics with this token.
 async fn look(web: &Web, token: Option<&str>) -> u16 {
     web.caller(token).send("GET", "/metrics", &[], &[]).await.status
 }
@@ -406,7 +406,7 @@ async fn without_tokens_whoever_reaches_the_server_may_read_the_figures() {
         (kind, "nosniff")
     );
     assert_eq!(http("POST", &url).await.status, 405);
-    // As at every other address.
+    // Hosts and origins are checked as at every other path.
     assert_eq!(http_with("GET", &url, &[("Host", "another.test")], &[]).await.status, 421);
     let foreign = [("Origin", "https://another.test")];
     assert_eq!(http_with("GET", &url, &foreign, &[]).await.status, 403);
@@ -494,7 +494,7 @@ async fn processes_have_no_memory_of_their_own_to_tell() {
     let web = Web::start(On::Local, &[("SANDBOX_POOL_SIZE", "1")]).await;
     let none = Metrics::of(&web).await;
     assert_eq!(none.count("llm_sandbox_sandbox_memory_bytes", &[]), 0);
-    // One from the pool has been asked for a sign of life.
+    // The server has had an answer from a pooled sandbox about its state.
     until_figures("the pool is full", &web, |metrics| {
         metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]) == 1
     })
@@ -511,7 +511,7 @@ async fn the_memory_of_real_sandboxes_is_told_and_goes_with_them() {
     let all = |metrics: &Metrics| metrics.count("llm_sandbox_sandbox_memory_bytes", &[]);
     let largest =
         |metrics: &Metrics| metrics.count("llm_sandbox_largest_sandbox_memory_bytes", &[]);
-    // A figure is as old as the last sign of life.
+    // The figures come with the sandboxes' last signs of life.
     until_figures("both have told", &web, |metrics| {
         largest(metrics) > 40_000_000 && all(metrics) > largest(metrics) + 1_000_000
     })

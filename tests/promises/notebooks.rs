@@ -1,4 +1,4 @@
-//! What was done in a session, as a notebook and as a script.
+//! The history of a session, as a notebook and as a script.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ on_all! {
     a_script_of_cells_does_again_what_they_did,
 }
 
-/// A picture of one pixel, whose bytes are made by the program itself.
+/// Draws a picture of one pixel, whose bytes the program makes itself.
 const PICTURE: &str = "
 import struct, zlib
 def chunk(kind, data):
@@ -83,7 +83,7 @@ async fn a_notebook_has_each_picture_as_its_run_has_left_it(on: On) {
         let web = Web::start(on, settings).await;
         let caller = web.caller(None);
         let session = name("drawn");
-        // The same file, and in the end no file.
+        // The program replaces the same file, and finally removes it.
         let mut drawn = vec![];
         for shade in [0, 120, 255] {
             caller.run(&session, &PICTURE.replace("\\0\\0", &format!("\\0\\x{shade:02x}"))).await;
@@ -135,7 +135,7 @@ async fn cells_that_were_taken_back_or_stopped_are_marked() {
     assert!(script.contains("\n# %time\nx\n"), "{script}");
 }
 
-/// Each ends well as a cell, and not all are Python.
+/// Cells that all succeed, not all of them in plain Python.
 const CELLS: [&str; 13] = [
     "from __future__ import annotations\nkept = {}\ndef note(name: undefined, value): kept[name] = value",
     "names = !ls\nif kept is not None:\n    !ls \\\n    -l\nnote('shell', 1)",
@@ -167,11 +167,11 @@ async fn a_script_of_cells_does_again_what_they_did() {
     let again = name("again");
     caller.upload(&again, "again.py", &script.body).await.ok();
     let script = String::from_utf8(script.body).expect("UTF-8");
-    // As anywhere: programs that the server starts are offered more.
+    // A separate process, because programs that the server starts have more features than plain Python.
     let alone = "import subprocess, sys\nsubprocess.run([sys.executable, 'again.py'], check=True)";
     let again = caller.run(&again, alone).await;
     assert_eq!(again["outcome"], "ok", "{script}\n{again}");
-    // What a cell has captured is shown by a script.
+    // A script prints the output that a cell captured.
     let wanted =
         format!("a program\nhidden\n['shown']\n7\n{}", told["stdout"].as_str().expect("text"));
     assert_eq!(again["stdout"], wanted);
@@ -281,7 +281,7 @@ async fn with_a_folder_a_notebook_has_what_memory_has_no_room_for() {
         let web = Web::start(On::Local, &settings).await;
         let caller = web.caller(None);
         let session = name("long");
-        // More than any session remembers in memory.
+        // More than a session keeps in memory.
         for n in 0..60 {
             let code = format!("print({n})\n#{}", "x".repeat(99_000));
             assert_eq!(caller.run(&session, &code).await["stdout"], format!("{n}\n"));
@@ -309,7 +309,7 @@ async fn whoever_may_look_at_a_session_has_its_notebook_and_nobody_else() {
     for field in ["notebook_url", "script_url"] {
         let url = told[field].as_str().expect("an address");
         assert_eq!(http("GET", url).await.status, 200, "{field}");
-        // Its signature is for looking, and opens no file and no archive.
+        // The signature is only for viewing: it opens no file and no archive.
         let zip = url.replace("format=ipynb", "format=zip").replace("format=py", "format=zip");
         assert_eq!(http("GET", &zip).await.status, 403, "{field}");
         let unsigned = url.split("&signature").next().expect("a part");

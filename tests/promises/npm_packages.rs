@@ -33,7 +33,7 @@ on_all! {
     npm_in_the_sandbox_names_the_tool_only_where_it_helps,
 }
 
-/// What only the embedded engine has.
+/// Tests for the embedded engine alone.
 mod of_wasm {
     #[tokio::test(flavor = "multi_thread")]
     async fn packages_for_javascript_are_refused() {
@@ -41,7 +41,7 @@ mod of_wasm {
     }
 }
 
-/// A registry that fetchers of this kind reach.
+/// Starts a registry that the fetchers of this engine can reach.
 async fn registry(on: On) -> Registry {
     let host = if on == On::Docker { engine_host() } else { "127.0.0.1".into() };
     Registry::start_on(&host).await
@@ -110,7 +110,7 @@ console.log(require('greeting').version, version, require('@words/all').version,
         text(&again["message"]).ends_with("is there already: require or import it."),
         "{again}"
     );
-    // So is what Node has itself.
+    // Modules of Node count as installed, too.
     let there = install(&server, "fs").await;
     assert_eq!(there["installed"], json!([]), "{there}");
 }
@@ -230,7 +230,7 @@ async fn a_registry_that_lies_is_refused_and_leaves_nothing(on: On) {
     registry.add(package("linked").entry(EntryType::Symlink, "package/there", "/etc"));
     registry.add(package("twice").entry(EntryType::Regular, "package/index.js", evil));
     registry.add(package("honest"));
-    // Its place would be another's.
+    // The folder of its dependency would be outside of the packages' folder.
     registry.add(package("elsewhere").requires("../../evil", "*"));
     let server = server(on, &registry).await;
     cell(&server, "1").await;
@@ -303,7 +303,7 @@ async fn install_scripts_do_not_run(on: On) {
 
 async fn what_is_too_large_is_refused(on: On) {
     let registry = registry(on).await;
-    // A bomb: a thousandth of it is sent.
+    // A bomb, which is a thousandth of its size in transfer.
     registry.add(Package::new("bomb", "1.0.0").file("package/zeros", vec![0; 40_000_000]));
     let noise = support::noise(9_000_000);
     registry.add(Package::new("heavy", "1.0.0").file("package/noise", noise));
@@ -355,7 +355,7 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     server
         .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
     drop(answer);
-    // The session is free again, and so is its turn.
+    // The session and its turn are free again.
     install(&server, "quick").await;
     let code = "console.log(require('quick').version, x)";
     assert_eq!(cell(&server, code).await["stdout"], "1.0.0 1\n");

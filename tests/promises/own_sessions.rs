@@ -1,4 +1,4 @@
-//! Sessions that are started on purpose, with limits of their own; and ending them, and runs in them.
+//! Sessions that are created explicitly, with limits of their own; and ending sessions and their runs.
 
 use std::{cell::RefCell, process::Command};
 
@@ -123,7 +123,7 @@ async fn notes_are_the_same_where_no_library_is_loaded_ahead() {
     let arguments = json!({ "session_id": id, "memory_limit_mb": 256 });
     server.call("create_session", arguments).await.ok();
     let code = "import pandas as pd\npd.DataFrame({'Cost': [1]})['cost']";
-    // The first run may come before the interpreter is loaded.
+    // The first run may come before the interpreter has loaded its libraries.
     until("a run is warm", async || {
         let run = server.run(&id, code).await;
         run["notes"] == json!(["The columns are: \"Cost\"."])
@@ -152,7 +152,7 @@ async fn a_created_session_counts_as_any_other_and_is_its_callers() {
     bob.call("destroy_session", shared).await.ok();
 }
 
-/// The run that is in progress, as the page shows it, once its program has begun.
+/// The id of the run in progress, as the page shows it, once its program has begun.
 async fn running(caller: &Caller, session: &str) -> String {
     until("the program runs", async || {
         let listed = caller.call("list_artifacts", json!({ "session_id": session })).await;
@@ -180,7 +180,7 @@ async fn a_run_is_cancelled_from_a_second_connection(on: On) {
             let mcp = second.open().await;
             let hers = mcp.call("cancel_execution", cancel.clone()).await.ok();
             assert_eq!(hers, json!({ "execution_id": run, "status": "cancelled" }));
-            // The session can be used at once.
+            // The session is free at once.
             let next = second.run(&session, "print(1)").await;
             assert_eq!(next["stdout"], "1\n");
             let again = second.call("cancel_execution", cancel.clone()).await.ok();
@@ -207,7 +207,7 @@ async fn a_run_is_cancelled_from_a_second_connection(on: On) {
 async fn a_run_is_cancelled_over_stdio(on: On) {
     let server = Server::start(on).await;
     let cancelling = async {
-        // It answers beside a run, and says which one that is.
+        // `get_workspace_info` answers during a run, and tells its id.
         let found = RefCell::new(None);
         until("the program runs", async || {
             let info = server.call("get_workspace_info", json!({})).await;
@@ -228,7 +228,7 @@ async fn a_run_is_cancelled_over_stdio(on: On) {
     assert_eq!((&answer["run_id"], &answer["status"]), (&json!(run), &json!("cancelled")));
 }
 
-/// What the engine says of the only container of a session.
+/// The host configuration of the session's only container, as Docker reports it.
 fn inspected(session: &str) -> Value {
     let [container] = &containers(session)[..] else { panic!("one container of {session}") };
     let shown = Command::new("docker").args(["inspect", container]).output().expect("it runs");

@@ -1,4 +1,4 @@
-//! Tools of the operator's own: programs for WASI, written here by hand, for clients tools like any others.
+//! The operator's own tools: programs for WASI, written by hand here, which clients use like any other tool.
 
 use std::{
     fmt::Write as _,
@@ -13,8 +13,8 @@ use support::{On, PATIENCE, Server, http, http_begin, name, program, until, web:
 
 use crate::http::read_until;
 
-/// A program: its data, its functions, and what `_start` does. `$print` takes a place and a length, `$number` a
-/// number, of which it makes a line; the first 64 bytes are theirs.
+/// A program with this data, these functions, and this body of `_start`. `$print` takes an address and a length;
+/// `$number` prints a number as a line. Both use the first 64 bytes of the memory.
 fn wat(data: &str, functions: &str, start: &str) -> String {
     let import = |name: &str, params: &str| {
         format!(
@@ -71,12 +71,12 @@ fn wat(data: &str, functions: &str, start: &str) -> String {
     )
 }
 
-/// Says hello.
+/// A program that says hello.
 fn hello() -> String {
     wat(r#"(data (i32.const 64) "hello\n")"#, "", "(call $print (i32.const 64) (i32.const 6))")
 }
 
-/// Shows its arguments and variables, the file `in.txt`, and its standard input.
+/// A program that prints its arguments and variables, the file `in.txt`, and its standard input.
 fn mirror() -> String {
     let start = r"
       (drop (call $args_sizes_get (i32.const 40) (i32.const 44)))
@@ -91,7 +91,7 @@ fn mirror() -> String {
     wat(r#"(data (i32.const 64) "in.txt")"#, "", start)
 }
 
-/// The smallest picture, as the text format writes bytes.
+/// The smallest picture, in the text format's notation for bytes.
 fn pixel() -> Vec<u8> {
     let mut png = vec![];
     let encoder = image::codecs::png::PngEncoder::new(&mut png);
@@ -100,7 +100,7 @@ fn pixel() -> Vec<u8> {
     png
 }
 
-/// Makes a text, a picture, and bytes that are neither, and changes what it was given.
+/// A program that makes a text, a picture, and bytes that are neither, and changes its input file.
 fn maker() -> String {
     let escaped = pixel().iter().map(|byte| format!("\\{byte:02x}")).collect::<Vec<_>>().concat();
     let data = format!(
@@ -122,7 +122,7 @@ fn maker() -> String {
 
 const ENDLESS: &str = "(loop $on (br $on))";
 
-/// Takes all memory that there is, and then gives up.
+/// Code that takes all available memory, and then traps.
 const GREEDY: &str =
     r"(loop $on (br_if $on (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
 
@@ -145,7 +145,7 @@ impl Folder {
         path
     }
 
-    /// Defines a tool by its program and what else its definition has.
+    /// Writes a tool's program and definition; `more` is added to the definition.
     fn define(&self, name: &str, wat: &str, more: Value) {
         self.write(&format!("{name}.wat"), wat);
         let mut definition = json!({
@@ -209,7 +209,7 @@ async fn arguments_reach_its_arguments_variables_files_and_standard_input() {
         "mirror\0<ä {{.number}}>\u{0}1.5{{\0LIST=[1,\"b\"]\0file: ä {{.number}}\ninput: ä {{.number}}"
     );
     assert_eq!(answer["artifacts"], json!([]), "what it was given is not new");
-    // Nothing of this process's environment is there, and what is not given is empty.
+    // The program sees none of the server's environment, and a missing argument is empty.
     let answer = server.call("mirror", json!({})).await.ok();
     assert_eq!(answer["stdout"], "mirror\0<>\0{{\0LIST=\0file: \ninput: ");
 }
@@ -247,7 +247,7 @@ async fn arguments_that_take_for_ever_to_check_cost_nobody_else() {
     let wrong = server.call("nested", nested(2, json!("x"))).await;
     assert_eq!(wrong.error(), "invalid_argument");
     assert!(wrong.json["message"].as_str().expect("a text").contains("a: "), "{}", wrong.json);
-    // More than there are threads, were one of them needed for each.
+    // More calls than there are threads, in case each occupies one.
     let endless: Vec<_> = (0..4)
         .map(|_| {
             let (request, answer) = server.expect_answer();
@@ -324,7 +324,7 @@ async fn files_that_it_makes_come_back_each_in_its_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_call_is_there_in_the_next() {
     let folder = Folder::new();
-    // A number in its memory and one more file each time.
+    // Increments a number in a global and one in its memory, and makes a file.
     let functions = "(global $count (mut i32) (i32.const 0))";
     let start = r"(global.set $count (i32.add (global.get $count) (i32.const 1)))
         (i32.store (i32.const 90000) (i32.add (i32.load (i32.const 90000)) (i32.const 1)))
@@ -333,7 +333,7 @@ async fn nothing_of_a_call_is_there_in_the_next() {
     folder.define("counter", &wat(r#"(data (i32.const 64) "f")"#, functions, start), json!({}));
     let server = folder.serve(&[]).await;
     for _ in 0..3 {
-        // The file is made and must not be there before (O_CREAT | O_EXCL).
+        // The flags require that the file does not exist before (O_CREAT and O_EXCL).
         assert_eq!(server.call("counter", json!({})).await.ok()["stdout"], "1\n1\n0\n");
     }
 }
@@ -362,7 +362,7 @@ async fn each_limit_ends_the_call_says_so_and_leaves_the_tool_as_it_was() {
             wat("", "(func $deeper (call $deeper) (call $deeper))", "(call $deeper)"),
             json!({}),
         ),
-        // All that runs before `_start` is bounded, too.
+        // Code that runs before `_start` is limited, too.
         (
             "early",
             format!(
@@ -403,7 +403,7 @@ async fn a_call_that_is_cancelled_ends_and_others_go_on() {
     let server = folder.serve(&[]).await;
     let pid = server.process.id().expect("running");
     for _ in 0..10 {
-        // More than run at a time: each has to end for the next ones to begin.
+        // More calls than run at a time: each must end before the next ones can begin.
         let (id, _never) = server.expect_answer();
         let params = json!({ "name": "endless", "arguments": {} });
         server
@@ -427,7 +427,7 @@ async fn a_client_whose_calls_do_not_end_leaves_room_for_others() {
     let web = Web::start(On::Local, &settings).await;
     let [ann, ben] = ["ann", "ben"].map(|who| web.caller(Some(&format!("{who}-0123456789abcdef"))));
     let pid = web.process.id().expect("running");
-    // The one that reads, the watch, and one for each call.
+    // Without the reading thread, the watch thread: one thread for each call.
     let at_work =
         || agents(pid).iter().map(|agent| threads(*agent)).max().unwrap_or(0).saturating_sub(2);
     let many = futures::future::join_all((0..12).map(|_| ann.call("endless", json!({}))));
@@ -442,7 +442,7 @@ async fn a_client_whose_calls_do_not_end_leaves_room_for_others() {
     assert!(ended.into_iter().all(|answer| answer.ok()["outcome"] == "timeout"));
 }
 
-/// Processes that a server has started for tools.
+/// The processes that a server has started for tools.
 fn agents(server: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{server}/task")).expect("Linux");
     let lists =
@@ -495,7 +495,7 @@ async fn a_hostile_program_reaches_nothing_of_the_host() {
     fs::create_dir(&shown).expect("made");
     fs::write(shown.join("open.txt"), "for all").expect("written");
     fs::write(folder.path().join("secret.txt"), "for nobody").expect("written");
-    // A link in a folder that is shown shows what it leads to: the operator has put it there.
+    // Links in a shown folder are not among these paths: they show their targets, because the operator put them there.
     let names = [
         "/etc/passwd",
         "../../etc/passwd",
@@ -509,7 +509,7 @@ async fn a_hostile_program_reaches_nothing_of_the_host() {
     ];
     let mut data = String::new();
     let mut start = String::new();
-    // A link of its own leads nowhere but in its own files.
+    // A link that the program makes itself leads only to its own files.
     data += r#"(data (i32.const 64) "/etc/passwd") (data (i32.const 80) "link")"#;
     start += r"(drop (call $path_symlink (i32.const 64) (i32.const 11) (i32.const 3) (i32.const 80) (i32.const 4)))";
     for (n, name) in names.iter().enumerate() {
@@ -522,8 +522,8 @@ async fn a_hostile_program_reaches_nothing_of_the_host() {
         )
         .expect("written");
     }
-    // In the folder that is shown, which has descriptor 5 after its own and scratch space: to make a file, to
-    // cut one, and to read it.
+    // In the shown folder, which has descriptor 5, after the program's own folder and the scratch space: make a file,
+    // truncate one, and read it.
     data += r#"(data (i32.const 1000) "open.txt")"#;
     let in_shown = |how: u32, rights: i32| {
         format!(
@@ -535,7 +535,7 @@ async fn a_hostile_program_reaches_nothing_of_the_host() {
     write!(start, "(call $number {})", in_shown(1, -1)).expect("written");
     write!(start, "(call $number {}) (call $copy (i32.load (i32.const 20)))", in_shown(0, 2))
         .expect("written");
-    // Sockets, and a descriptor that nobody has opened.
+    // Sockets, and a descriptor that is not open.
     start += "(call $number (call $sock_accept (i32.const 3) (i32.const 0) (i32.const 40)))
         (call $number (call $sock_send (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 40)))
         (call $number (call $fd_prestat_get (i32.const 6) (i32.const 40)))
@@ -565,7 +565,7 @@ async fn a_hostile_program_reaches_nothing_of_the_host() {
 #[tokio::test(flavor = "multi_thread")]
 async fn open_files_room_and_outputs_have_their_ends() {
     let folder = Folder::new();
-    // Opens the same file until that fails, and says how often it did not, and with which number it failed.
+    // Opens the same file until that fails; prints whether it succeeded less than 300 times, and the error number.
     let many = r"(local $count i32) (local $errno i32)
       (loop $more
         (local.set $errno (call $open (i32.const 64) (i32.const 1) (i32.const 1)))
@@ -591,7 +591,7 @@ async fn open_files_room_and_outputs_have_their_ends() {
     }
     let server =
         folder.serve(&[("SANDBOX_DATA_LIMIT", "20MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "1MB")]).await;
-    // EMFILE and ENOSPC, as WASI numbers them.
+    // EMFILE and ENOSPC, by their numbers in WASI.
     assert_eq!(server.call("many", json!({})).await.ok()["stdout"], "1\n33\n");
     let full = server.call("full", json!({})).await.ok();
     assert_eq!(full["stdout"], "51\n");
@@ -679,7 +679,7 @@ async fn all_that_is_wrong_with_definitions_is_said_at_once_and_nothing_starts()
     ] {
         assert!(said.contains(&format!("{path}/{mistake}")), "{mistake} is not among{said}");
     }
-    // The other command that reads them says the same.
+    // `doctor` also reads the definitions, and reports the same mistakes.
     let mut doctor =
         program(home.path(), &[("SANDBOX_TOOLS_FILE", path), ("SANDBOX_ENGINE", "local")]);
     let output = doctor.arg("doctor").output().await.expect("it runs");
@@ -690,7 +690,7 @@ async fn all_that_is_wrong_with_definitions_is_said_at_once_and_nothing_starts()
     );
 }
 
-/// Notifications that the list of tools has changed.
+/// The number of notifications that the list of tools has changed.
 fn told(server: &Server) -> usize {
     let heard = server.notifications();
     let heard = heard.lock().expect("no panic");
@@ -718,11 +718,11 @@ async fn a_changed_file_is_taken_over_and_clients_are_told() {
     folder.define("second", &hello(), json!({}));
     until("it is told", async || told(&server) == 1).await;
     assert!(names().await.contains(&"second".into()));
-    // Another program under the same definition.
+    // Another program for the same definition.
     folder.write("hello.wat", wat("", "", "(call $number (i32.const 42))"));
     until("it is told", async || told(&server) == 2).await;
     assert_eq!(server.call("hello", json!({})).await.ok()["stdout"], "42\n");
-    // What is wrong changes nothing, and is in the log.
+    // A definition with a mistake changes nothing, and is reported in the log.
     folder.write("third.json", "{");
     until("it is in the log", async || {
         fs::read_to_string(&log).is_ok_and(|log| log.contains("third.json"))
@@ -738,7 +738,7 @@ async fn a_changed_file_is_taken_over_and_clients_are_told() {
     assert!(
         gone["error"]["message"].as_str().expect("a text").contains("There is no tool \"second\"")
     );
-    // SIGHUP reads all again, at once.
+    // SIGHUP makes the server read everything again, at once.
     let before = told(&server);
     server.signal("HUP");
     until("it is told", async || told(&server) > before).await;
@@ -880,7 +880,7 @@ async fn a_definition_of_the_form_of_others_works_as_it_is() {
         "deadline": 120,
         "deadline_enabled": true,
     });
-    // Beside the folder that the server works in, and with its module where that is found from there.
+    // The definition is in a subfolder; the path of its module is relative to the server's working folder.
     let file = folder.write("config/python.json", definition.to_string());
     let settings = [("SANDBOX_TOOLS_FILE", file.to_str().expect("UTF-8"))];
     let home = tempfile::tempdir().expect("a folder");

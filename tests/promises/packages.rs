@@ -33,7 +33,7 @@ on_all! {
     pip_in_the_sandbox_names_the_tool_only_where_it_helps,
 }
 
-/// What only the embedded engine has.
+/// Tests for the embedded engine alone.
 mod of_wasm {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_compiled_package_is_refused_with_what_is_there_instead() {
@@ -46,7 +46,7 @@ mod of_wasm {
     }
 }
 
-/// An index that fetchers of this kind reach.
+/// Starts an index that the fetchers of this engine can reach.
 async fn index(on: On) -> Index {
     if on == On::Docker { Index::start_on(&engine_host()).await } else { Index::start().await }
 }
@@ -104,7 +104,7 @@ print(greeting.version, words.more.all, metadata.version('words'), interpreter =
     let again = install(&server, "Greeting").await;
     assert_eq!((&again["installed"], &again["version_installed"]), (&json!([]), &json!("1.0")));
     assert!(text(&again["message"]).ends_with("is there already: import it."), "{again}");
-    // What is preinstalled is there, too.
+    // Preinstalled packages count as installed, too.
     let there = install(&server, if on == On::Wasm { "pandas" } else { "pip" }).await;
     assert_eq!(there["installed"], json!([]), "{there}");
 }
@@ -182,7 +182,7 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     let message = text(&conflict["message"]);
     assert!(message.contains("base>=2") && message.contains("base==1.0"), "{message}");
     assert_eq!(cell(&server, "import base; base.version").await["result"], "'1.0'");
-    // Nor does one write over files of another. The same file in both is as good as one.
+    // A package must not overwrite a file of another with other content. Identical files do not conflict.
     let same = Wheel::new("twin", "1.0").file("shared/__init__.py", "x = 1\n");
     index.add(same);
     let same = Wheel::new("other_twin", "1.0").file("shared/__init__.py", "x = 1\n");
@@ -274,7 +274,7 @@ async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
     index.add(Wheel::new("twice", "1.0").file("twice/__init__.py", evil));
     index.add(Wheel::new("unlisted", "1.0").unlisted("unlisted/more.py", evil));
     index.add(Wheel::new("liar", "1.0").lie("liar/more.py", evil));
-    // Its archive is not what its name says.
+    // Its content is not a wheel, unlike its name.
     index.add_file("broken", "broken-1.0-py3-none-any.whl", "", b"PK\x03\x04 no".to_vec());
     index.add(Wheel::new("honest", "1.0"));
     let server = server(on, &index).await;
@@ -291,7 +291,7 @@ async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
             "{message}"
         );
     }
-    // What pip cannot read is no package to it.
+    // pip does not consider an unreadable file a package.
     let broken = refused(&server, json!({ "package": "broken" })).await;
     assert!(text(&broken["error"]).starts_with("package_"), "{broken}");
     install(&server, "honest").await;
@@ -326,7 +326,7 @@ async fn nothing_of_a_package_runs_before_it_is_there(on: On) {
 
 async fn what_is_too_large_is_refused(on: On) {
     let index = index(on).await;
-    // A bomb: a thousandth of it is sent.
+    // A bomb, which is a thousandth of its size in transfer.
     index.add(Wheel::new("bomb", "1.0").file("bomb/zeros", vec![0; 40_000_000]));
     let noise = support::noise(9_000_000);
     index.add(Wheel::new("heavy", "1.0").file("heavy/noise", noise));
@@ -360,7 +360,7 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     server
         .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
     drop(answer);
-    // The session is free again, and so is its turn.
+    // The session and its turn are free again.
     install(&server, "quick").await;
     assert_eq!(cell(&server, "import quick; x").await["result"], "1");
     let lines = std::fs::read_to_string(&audit).expect("lines");
@@ -419,7 +419,7 @@ async fn a_missing_module_is_told_with_the_tool_that_installs_it(on: On) {
     let missing = cell(&server, "import nowhere").await;
     let note = "\"nowhere\" is not installed. If no library that is there will do, install_package installs it.";
     assert_eq!(missing["notes"][0], note, "{missing}");
-    // Nothing is promised that the operator forbids.
+    // The note does not suggest a package that the operator forbids.
     let mut settings = index.settings();
     settings.retain(|(name, _)| *name != "SANDBOX_PACKAGES");
     settings.push(("SANDBOX_PACKAGES", "humanize, greeting<2"));
@@ -454,7 +454,7 @@ async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_i
     assert_eq!(back["result"], "'1.0'", "{back}");
     let again = json!("Packages did not come back, install them first: \"wanted==1.0\".");
     let is_told = back["notes"].as_array().is_some_and(|notes| notes.contains(&again));
-    // The embedded engine's state is brought back exactly.
+    // The embedded engine restores its state exactly, with the packages.
     assert_eq!(is_told, on != On::Wasm, "{back}");
     if on == On::Wasm {
         assert_eq!(cell(&second, "import helper; wanted.version").await["result"], "'1.0'");
@@ -499,7 +499,7 @@ for family in (socket.AF_INET, socket.AF_INET6):
     assert_eq!(look().await, alone, "after");
 }
 
-/// The containers that fetch packages, and that can reach this index.
+/// The containers that fetch packages.
 fn fetchers() -> Vec<String> {
     let filter = "label=llm-sandbox.fetcher";
     let listed =
@@ -553,7 +553,7 @@ async fn pip_in_the_sandbox_names_the_tool_only_where_it_helps() {
 
 async fn a_compiled_package_is_refused_with_what_is_there_instead() {
     let index = index(On::Wasm).await;
-    // Wheels as this machine takes them, and no others.
+    // A wheel for this machine, and none for other platforms.
     let compiled = Wheel::new("rapidfuzz", "3.1").tag("cp311-abi3-manylinux_2_17_x86_64");
     index.add(compiled);
     index.add(Wheel::new("reports", "1.0").requires("pandas>=1").requires("numpy"));
@@ -565,7 +565,7 @@ async fn a_compiled_package_is_refused_with_what_is_there_instead() {
         message.contains("in Python alone") && message.contains("difflib is there"),
         "{message}"
     );
-    // One that needs compiled packages which are preinstalled is as good as any.
+    // A package can be installed if the compiled packages that it needs are preinstalled.
     let installed = install(&server, "reports").await;
     assert_eq!(installed["installed"], json!([{ "name": "reports", "version": "1.0" }]));
     assert_eq!(cell(&server, "import reports; reports.version").await["result"], "'1.0'");

@@ -1,5 +1,4 @@
-//! The Model Context Protocol as clients of both generations speak it, and what they are told of
-//! the tools.
+//! The Model Context Protocol as clients of both generations speak it, and the descriptions of the tools.
 
 use serde_json::{Value, json};
 use support::{On, Server, http_with, name, web::*};
@@ -44,7 +43,7 @@ async fn a_client_of_the_stateless_generation_is_served() {
     assert_eq!(answer["result"]["resultType"], "complete");
 }
 
-/// Requests of the protocol for what the server does not declare, each in its own shape.
+/// Requests for capabilities that the server does not declare, each with valid parameters.
 fn undeclared() -> Vec<(&'static str, Value)> {
     let template = json!({ "type": "ref/resource", "uri": "sandbox:///{session_id}/{path}" });
     vec![
@@ -144,7 +143,7 @@ async fn the_descriptions_tell_the_limits_that_are_set() {
     assert!(tool("upload_file")["description"].as_str().expect("text").contains("At most 3MB"));
 }
 
-/// Everything that changes what the tools are said to be.
+/// All settings that change the descriptions of the tools.
 const ALL_SETTINGS: &[(&str, &str)] = &[
     ("SANDBOX_EXPORT_DIR", "exported"),
     ("SANDBOX_INLINE_IMAGES", "20"),
@@ -154,7 +153,7 @@ const ALL_SETTINGS: &[(&str, &str)] = &[
     ("SANDBOX_DATA_LIMIT", "234567890"),
 ];
 
-/// The tools as they are listed, over either transport and with all settings.
+/// The listed tools, over stdio and HTTP and with all settings.
 async fn all_tools() -> Vec<Value> {
     let mut all = vec![];
     for settings in [&[][..], ALL_SETTINGS, &[("SANDBOX_INLINE_IMAGES", "0")]] {
@@ -175,7 +174,7 @@ async fn all_tools() -> Vec<Value> {
 async fn the_schemas_are_plain_enough_for_every_client() {
     for tool in all_tools().await {
         let name = tool["name"].as_str().expect("a name");
-        // Some clients cut descriptions at 2 KB.
+        // Some clients cut descriptions off at 2 KB.
         let len = tool["description"].as_str().expect("a text").len();
         assert!((40..2000).contains(&len), "{name}: {len}");
         assert!(tool["title"].is_string() && tool["annotations"]["title"].is_string(), "{name}");
@@ -191,7 +190,7 @@ async fn the_schemas_are_plain_enough_for_every_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_told_which_tools_destroy_and_which_can_be_called_again() {
-    // Clients ask a person before what destroys, and may repeat what is idempotent.
+    // Clients ask a person before they call a destructive tool, and may repeat idempotent calls.
     let expected = [
         // (tool, reads only, destroys, idempotent)
         ("execute_code", false, false, false),
@@ -306,10 +305,10 @@ async fn every_result_has_what_its_schema_says_and_nothing_else() {
     call("close_session", json!({})).await;
 }
 
-/// Most bytes of the tools as a model is shown them, by the toolsets that are offered: names, descriptions and
-/// input schemas, in JSON. The lists of today are counted with a tokenizer in `tests/tokens`; they have more
-/// than 4 bytes a token, and at that rate these are within their 1,000, 1,500 and 2,000 tokens with the
-/// libraries of the image.
+/// The maximum size of the tools as a model sees them, by the offered toolsets: names, descriptions and input schemas,
+/// in JSON, in bytes. A tokenizer counts the current lists in `tests/tokens`; they have more than 4 bytes per token,
+/// and at that rate these sizes are within the limits of 1,000, 1,500 and 2,000 tokens, including the libraries of the
+/// image.
 const MAX_SHOWN_BYTES: [(&str, usize); 3] =
     [("run", 3_900), ("run,code", 6_000), ("run,code,sessions", 8_000)];
 
@@ -340,8 +339,8 @@ async fn the_list_of_tools_is_short() {
     }
 }
 
-/// Checks a value against a schema of the few keywords that there are. Clients do, and drop what
-/// does not conform.
+/// Checks a value against a schema with the few keywords that the tools use. Clients also check results, and drop those
+/// that do not conform.
 #[track_caller]
 fn conforms(schema: &Value, value: &Value, at: &str) {
     let fits = match schema["type"].as_str().expect("a type") {
@@ -376,7 +375,7 @@ fn conforms(schema: &Value, value: &Value, at: &str) {
     }
 }
 
-/// No `$ref`, no combinations, no boolean schemas: what some clients drop or choke on.
+/// Checks that a schema has no `$ref`, combinations or boolean schemas, which some clients drop or fail on.
 fn check_plain(tool: &str, schema: &Value) {
     let schema = schema.as_object().unwrap_or_else(|| panic!("{tool}: {schema} is no object"));
     for keyword in schema.keys() {

@@ -1,5 +1,5 @@
-//! Files and outputs as a model reads them: pictures as pictures, texts by the page, the rest in
-//! base64, and nothing that a client cannot take. Everything is checked over both transports.
+//! Files and outputs as a model reads them: pictures as pictures, texts in pages, other files in base64, and no message
+//! that a client refuses. Everything is checked over both transports.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ enum Over {
     Http,
 }
 
-/// Bytes from which on some clients refuse a message.
+/// The size of a message from which on some clients refuse it.
 const TOO_LONG: usize = 1 << 20;
 
 impl Client {
@@ -68,7 +68,7 @@ impl Client {
         self.call("read_artifact", arguments).await
     }
 
-    /// All pages of a tool that gives them, from the first.
+    /// All pages of a tool that answers in pages, from the first.
     async fn pages(&self, tool: &str, arguments: Value) -> Vec<Value> {
         let (mut pages, mut arguments) = (vec![], arguments);
         loop {
@@ -116,7 +116,7 @@ over_both!(
     an_output_that_is_not_kept_is_not_found,
 );
 
-/// Texts of a page or of all pages.
+/// The joined texts of pages.
 fn texts(pages: &[Value]) -> String {
     pages.iter().map(|page| page["text"].as_str().unwrap()).collect()
 }
@@ -137,7 +137,7 @@ async fn a_text_comes_by_the_page_and_all_pages_are_the_text(over: Over) {
     }
     assert_eq!(pages[0]["offset"], 0);
 
-    // What fits into one page is one, and there is no other.
+    // A short text has one page.
     client.upload(&id, "note.md", "# Résumé\n".as_bytes()).await;
     let page = client.read(&id, "note.md", json!({})).await.ok();
     assert_eq!((&page["text"], page.get("next_offset")), (&json!("# Résumé\n"), None));
@@ -155,7 +155,7 @@ async fn pages_of_any_length_cut_no_character(over: Over) {
         assert!(texts(&pages) == whole, "{length}");
         assert!(pages.iter().all(|page| page["text"].as_str().unwrap().len() <= length));
     }
-    // Shorter than a character: what there is of it, and on.
+    // A length that is shorter than a character: each page has one byte.
     let arguments = json!({ "session_id": id, "path": "a.txt", "length": 1 });
     assert_eq!(client.pages("read_artifact", arguments).await.len(), whole.len());
 }
@@ -192,7 +192,7 @@ async fn what_a_file_is_decides_how_it_comes(over: Over) {
             assert_eq!(read.get(field), None, "{name}");
         }
     }
-    // What it is named is one thing, what it is another.
+    // The content decides the kind, not the name.
     for (name, start, kind) in [
         ("book.xlsx", &b"PK\x03\x04\0PK\x05\x06"[..], "Excel workbook"),
         ("half.xlsx", b"PK\x03\x04\0", "cut-off Excel workbook"),
@@ -215,11 +215,11 @@ async fn what_a_file_is_decides_how_it_comes(over: Over) {
         client.upload(&id, name, start).await;
         assert_eq!(client.read(&id, name, json!({})).await.ok()["kind"], kind, "{name}");
     }
-    // A text of which the first four kilobytes end within a character.
+    // A text whose first four kilobytes end within a character.
     let long = format!("a{}", "é".repeat(4000));
     client.upload(&id, "long", long.as_bytes()).await;
     assert_eq!(client.read(&id, "long", json!({})).await.ok()["text"], long);
-    // To read it as text is what was asked for.
+    // The format `text` shows every file as text.
     let read = client.read(&id, "core", json!({ "format": "text" })).await.ok();
     assert_eq!((&read["text"], read.get("not_utf8")), (&json!("\0\u{1}\u{2}binary"), None));
     client.upload(&id, "bytes.png", b"\x89PNG\xFF").await;
@@ -230,7 +230,7 @@ async fn what_a_file_is_decides_how_it_comes(over: Over) {
 async fn a_text_that_is_not_utf8_is_shown_all_the_same(over: Over) {
     let client = Client::start(over).await;
     let id = name("latin");
-    // As a spreadsheet on Windows saves it.
+    // The encoding of spreadsheets on Windows.
     let line = b"Gr\xF6\xDFe;Stra\xDFe;\xA4\r\n";
     client.upload(&id, "latin.csv", &line.repeat(3000)).await;
     let pages =
@@ -246,12 +246,12 @@ async fn a_text_that_is_not_utf8_is_shown_all_the_same(over: Over) {
     let read = client.read(&id, "gbk.csv", json!({})).await.ok();
     assert_eq!(read["text"], "日期,渠道\n1,抖音\n2,微信\n".repeat(3));
     assert_eq!((&read["encoding"], &read["encoding_is_guess"]), (&json!("gb18030"), &json!(true)));
-    // A byte order mark is no guess, and no part of the text.
+    // A byte order mark determines the encoding, and is not part of the text.
     client.upload(&id, "mark.csv", b"\xEF\xBB\xBFOrder ID\n1\n").await;
     let read = client.read(&id, "mark.csv", json!({})).await.ok();
     assert_eq!((&read["text"], &read["encoding"]), (&json!("Order ID\n1\n"), &json!("utf-8-sig")));
     assert_eq!(read.get("encoding_is_guess"), None);
-    // As its other export is.
+    // The other export format of spreadsheets: UTF-16.
     let text = "Größe;東京;😀\n".repeat(3000);
     for (path, big) in [("little.csv", false), ("big.csv", true), ("no-ending", false)] {
         let units = std::iter::once(0xFEFF).chain(text.encode_utf16());
@@ -260,7 +260,7 @@ async fn a_text_that_is_not_utf8_is_shown_all_the_same(over: Over) {
         for length in [29_999, 30_000, 41] {
             let arguments = json!({ "session_id": id, "path": path, "length": length });
             if length < 100 {
-                // Only where a page ends: there are too many of them.
+                // Only one page of this length, because there are too many of them.
                 let page = client.call("read_artifact", arguments).await.ok();
                 assert!(text.starts_with(page["text"].as_str().unwrap()), "{page}");
                 continue;
@@ -270,7 +270,7 @@ async fn a_text_that_is_not_utf8_is_shown_all_the_same(over: Over) {
             assert!(pages.iter().all(|page| page["encoding"] == "utf-16"), "{path}");
         }
     }
-    // One byte that is none among others that are is still that.
+    // A UTF-8 text with one invalid byte stays UTF-8.
     client
         .upload(&id, "torn.txt", "aé\n".repeat(9).as_bytes().strip_suffix(b"\xA9\n").unwrap())
         .await;
@@ -316,7 +316,7 @@ async fn a_file_comes_in_base64_by_the_page_and_only_if_asked_to(over: Over) {
     let part = client.read(&id, "data.bin", part).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(&content[1..3]));
     assert_eq!((&part["offset"], &part["next_offset"]), (&json!(1), &json!(3)));
-    // Of what is no text, a part is no more of use than all of it.
+    // A part of a binary file is no more useful as text than the whole, so it is only described.
     let part = client.read(&id, "data.bin", json!({ "offset": 1, "length": 2 })).await.ok();
     assert_eq!((part.get("content_base64"), &part["kind"]), (None, &json!("binary data")));
 }
@@ -373,7 +373,7 @@ async fn where_and_how_much_must_make_sense(over: Over) {
         let refused = client.read(&id, "a.txt", wrong.clone()).await;
         assert_eq!(refused.error(), "invalid_argument", "{wrong}");
     }
-    // What is out of bounds is the nearest that is not, and noted.
+    // Values out of bounds are replaced by the nearest valid ones, with a note.
     for (meant, text) in [
         (json!({ "offset": -1 }), "12345"),
         (json!({ "offset": 1e300 }), ""),
@@ -429,7 +429,7 @@ async fn no_part_of_a_file_is_larger_than_a_message(over: Over) {
     let part = client.read(&id, "large.bin", last).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(&content[largest..]));
 
-    // The setting holds, too: for a part, and for all of an image.
+    // The setting also limits parts and whole images.
     let client = Client::start_with(over, &[("SANDBOX_MAX_ARTIFACT_READ_BYTES", "1000")]).await;
     client.upload(&id, "large.bin", &content[..1001]).await;
     let part = client.read(&id, "large.bin", longest).await.ok();
@@ -490,7 +490,7 @@ async fn a_picture_is_read_as_a_picture(over: Over) {
         assert_eq!((json.get("content_base64"), json.get("text")), (None, None));
         (bytes, format!("{}x{}", picture.width(), picture.height()), json)
     };
-    // About 690 KB, which is the most over HTTP as it is.
+    // About 690 KB: just below the 700,000 bytes that are sent unscaled.
     let fits = noise(480, 480);
     client.upload(&id, "fits.png", &fits).await;
     let (bytes, _, json) = read("fits.png").await;
@@ -500,14 +500,14 @@ async fn a_picture_is_read_as_a_picture(over: Over) {
         (&json!("image/png"), &json!(fits.len()))
     );
 
-    // 3 MB, 4 MB on the wire: more than clients take.
+    // 3 MB, which is 4 MB in base64: more than clients accept.
     let large = noise(1000, 1000);
     client.upload(&id, "large.png", &large).await;
     let (bytes, size, json) = read("large.png").await;
     assert!(bytes.len() <= 700_000);
     assert_eq!((&json["size_bytes"], &json["scaled_to"]), (&json!(large.len()), &json!(size)));
 
-    // More pixels than model interfaces look at, in few bytes.
+    // More pixels than model interfaces process, in few bytes.
     for ((width, height), expected) in
         [((9000, 10), "1568x2"), ((2500, 2500), "1568x1568"), ((1568, 1568), "1568x1568")]
     {
@@ -521,11 +521,11 @@ async fn a_picture_is_read_as_a_picture(over: Over) {
         assert_eq!(scaled_to, (width > 1568).then_some(expected));
     }
 
-    // What it is called makes no difference.
+    // The name makes no difference.
     client.upload(&id, "chart.dat", &fits).await;
     assert!(read("chart.dat").await.0 == fits);
 
-    // And it is still a file like any other.
+    // An image can also be read as a file, in base64.
     let part = json!({ "format": "base64", "offset": 0, "length": 8 });
     let part = client.read(&id, "fits.png", part).await.ok();
     assert_eq!(part["content_base64"], STANDARD.encode(b"\x89PNG\r\n\x1a\n"));
@@ -556,7 +556,7 @@ async fn what_is_only_called_a_picture_is_read_as_what_it_is(over: Over) {
         assert!(json["advice"].as_str().unwrap().contains("save it again"), "{json}");
         assert_eq!(json.get("content_base64"), None);
     }
-    // What nobody can look at comes with an address, and a reason that makes sense.
+    // An image that cannot be shown comes with a URL and a reason that makes sense.
     let code = "
 import struct, zlib
 def chunk(kind, data):
@@ -587,7 +587,7 @@ async fn a_picture_of_too_many_pixels_is_not_said_to_have_too_many_bytes() {
     assert!(!message.contains("exceeds 0B"), "{message}");
 }
 
-/// The worst that a page can hold: every byte is six in JSON, and seven in JSON in a text.
+/// The worst case of a page: every byte takes six in JSON, and seven in JSON within a text.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_longest_page_of_control_characters_fits_into_a_message() {
     for over in [Over::Stdio, Over::Http] {
@@ -653,13 +653,13 @@ async fn a_cut_output_is_read_on_from_where_it_was_cut(over: Over) {
     }
 }
 
-/// The same, by a caller who does not say where.
+/// The same, by a caller that sends no offset.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_on_without_saying_where_misses_nothing() {
     let client = Client::start_with(Over::Stdio, &[("SANDBOX_MAX_OUTPUT_BYTES", "1000")]).await;
     let id = name("on");
     for character in ["x", "é", "東", "😀"] {
-        // So that the cut goes through a character wherever it can.
+        // So that the cut splits a character at every possible position.
         for before in 0..character.len() {
             let whole = "-".repeat(before) + &character.repeat(2000);
             let run = client.run(&id, &format!("import sys; sys.stdout.write('{whole}')")).await;
@@ -675,7 +675,7 @@ async fn who_reads_on_without_saying_where_misses_nothing() {
 async fn standard_error_is_read_on_as_well(over: Over) {
     let client = Client::start_with(over, &[("SANDBOX_MAX_OUTPUT_BYTES", "1000")]).await;
     let id = name("stderr");
-    // A run that fails, of which only one output was cut.
+    // A run that fails, with only one output cut.
     let code = "import sys\nprint('short')\nfor n in range(1000): print(n, file=sys.stderr)\n1/0";
     let run = client.run(&id, code).await;
     assert_eq!((run.get("stdout_truncated"), &run["stderr_truncated"]), (None, &json!(true)));
@@ -712,7 +712,7 @@ async fn an_output_that_is_not_kept_is_not_found(over: Over) {
     for n in 0..5 {
         let run = client.run(&id, &format!("print('{n}' * 2000)")).await;
         runs.push(run["run_id"].clone());
-        // One from which nothing is cut takes nobody's place.
+        // A run whose output was not cut replaces no kept output.
         client.run(&id, "print('short')").await;
     }
     missing(&runs[0]).await;
@@ -720,7 +720,7 @@ async fn an_output_that_is_not_kept_is_not_found(over: Over) {
         let page = read(run).await.ok();
         assert_eq!(page["text"], n.to_string().repeat(2000) + "\n");
     }
-    // Of another session nobody hears.
+    // Outputs of one session cannot be read in another.
     let other = name("other");
     client.run(&other, "pass").await;
     let arguments = json!({ "session_id": other, "run_id": runs[4], "offset": 0 });

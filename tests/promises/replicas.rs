@@ -1,5 +1,5 @@
 //! Several servers behind one address, on an API server in this process: each caller's sessions are on one of them, and
-//! every one of them answers as if they were its own.
+//! every server answers for all of them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,16 +23,16 @@ use support::{
 
 use crate::kubernetes::doctor;
 
-/// Servers of one deployment.
+/// The servers of one deployment.
 struct Deployment {
     cluster: Cluster,
     folder: tempfile::TempDir,
 }
 
-/// One of them.
+/// One server of a deployment.
 struct Replica {
     web: Web,
-    /// Where the others reach it.
+    /// The address at which the other servers reach this one.
     peers: String,
 }
 
@@ -69,8 +69,8 @@ impl Deployment {
         (self.server().await, self.server().await)
     }
 
-    /// A server of this name that answers everything in the same words: where it is, the heads of what comes to it, and
-    /// what ends it.
+    /// Starts a server of this name that answers every request in the same words; returns its address, the heads of the
+    /// requests that it gets, and the task that serves them.
     async fn another(
         &self,
         name: &'static str,
@@ -96,7 +96,7 @@ impl Deployment {
         (address, requests, serving)
     }
 
-    /// Where each caller is at home: addresses by the names of the callers' Leases.
+    /// The home of each caller: addresses by the names of the callers' Leases.
     fn homes(&self) -> BTreeMap<String, String> {
         let leases = self.cluster.all("leases").into_iter();
         let homes = leases.filter(|it| text(&it["metadata"]["name"]).contains("-caller-"));
@@ -123,7 +123,7 @@ impl Replica {
     }
 }
 
-/// Proves to a server that connects that the server of this name has this key, as `src/peers.rs` describes it.
+/// Proves to a connecting server that the server of this name has this key, by the protocol in `src/peers.rs`.
 async fn prove(stream: &mut TcpStream, key: &[u8], name: &str) -> std::io::Result<()> {
     let (mut begin, ours) = ([0; 40], [7; 32]);
     stream.read_exact(&mut begin).await?;
@@ -145,7 +145,7 @@ async fn cell(caller: &Caller, session: &str, code: &str) -> Value {
     caller.call("execute_code", json!({ "session_id": session, "code": code })).await.json
 }
 
-/// The URL of a file at another server: what a load balancer makes of it.
+/// The URL of a file at another server, as a load balancer would choose it.
 fn at(replica: &Replica, url: &str) -> String {
     format!("{}{}", replica.web.base, &url[url.find("/files").expect("files")..])
 }
@@ -167,7 +167,7 @@ async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
         std::slice::from_ref(&a.peers)
     );
 
-    // Files, by token and by signed URLs, both ways.
+    // Files by token and by signed URLs, in both directions.
     b.alice().upload(&id, "up.csv", b"1,2").await.ok();
     let large = vec![b'z'; 3 << 20];
     let put = format!("/files/{id}/large.bin");
@@ -189,7 +189,7 @@ async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
     assert_eq!(support::http_with("PUT", &put, &[], b"by url").await.status, 201, "{signed}");
     assert!(a.alice().files(&id).await.contains(&("form.txt".into(), 6)));
 
-    // What was passed on is counted.
+    // Forwarded requests are counted.
     let metrics = b.alice().send("GET", "/metrics", &[], &[]).await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     let count = metrics.lines().find_map(|line| {
@@ -197,7 +197,7 @@ async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
     });
     assert!(count.expect("counted").parse::<f64>().expect("a number") > 5.0, "{metrics}");
 
-    // The page, and the end.
+    // The page, and the end of the session.
     for replica in [&a, &b] {
         let sessions = replica.alice().send("GET", "/sessions", &[], &[]).await;
         assert!(String::from_utf8_lossy(&sessions.body).contains(&id));
@@ -229,7 +229,7 @@ async fn callers_are_apart_on_whichever_server_they_are() {
     assert_eq!(cell(&his, &id, "1 + 1").await["result"], "2", "his is his");
     let homes: Vec<_> = deployment.homes().into_values().collect();
     assert!(homes.contains(&a.peers) && homes.contains(&b.peers), "{homes:?}");
-    // Tokens that nobody has are nobody's on either.
+    // Unknown tokens are refused by both servers.
     for replica in [&a, &b] {
         let stranger = replica.web.caller(Some("no-token"));
         assert_eq!(stranger.send("GET", "/sessions", &[], &[]).await.status, 401);
@@ -248,14 +248,14 @@ async fn workspaces_and_mcp_sessions_are_the_same_on_all_servers() {
     named(&b).call("execute_code", json!({ "code": "y = 2" })).await.ok();
     assert_eq!(named(&a).call("execute_code", json!({ "code": "y" })).await.json["result"], "2");
 
-    // With one, which is opened here and used there.
+    // With an MCP session, which one server opens and the other one uses.
     let (first, second) = (a.alice(), b.alice());
     let opened = first.open().await;
     let elsewhere = support::web::Mcp { caller: &second, id: opened.id.clone() };
     opened.call("execute_code", json!({ "code": "z = 3" })).await.ok();
     let z = elsewhere.call("execute_code", json!({ "code": "z" })).await.json;
     assert_eq!((&z["result"], &z["new_workspace"]), (&json!("3"), &Value::Null), "{z}");
-    // It is nobody else's.
+    // Another caller cannot use it.
     let bob = b.bob();
     let stolen = support::web::Mcp { caller: &bob, id: opened.id.clone() };
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {} });
@@ -292,17 +292,17 @@ async fn goes_on(signal: &str) {
 
     let next = cell(&b.alice(), &id, "x += 1\nx").await;
     assert_eq!((&next["result"], &next["new_session"]), (&json!("2"), &Value::Null), "{next}");
-    // Whoever has an MCP session need not open another one.
+    // A client with an MCP session need not open another one.
     let alice = b.alice();
     let same = support::web::Mcp { caller: &alice, id: opened.id.clone() };
     let y = same.call("execute_code", json!({ "code": "y" })).await.json;
     assert_eq!((&y["result"], &y["new_workspace"]), (&json!("2"), &Value::Null), "{y}");
-    // Nor is a token needed to find what a signed URL is of.
+    // A signed URL leads to its session's home without a token.
     let got = get(&at(&b, &url)).await;
     assert_eq!((got.status, &*got.body), (200, &b"c"[..]));
     assert!(deployment.homes().into_values().all(|home| home == b.peers));
 
-    // One that comes anew answers for the one that has them now.
+    // A new server forwards to the server that has the sessions now.
     let c = deployment.server().await;
     assert_eq!(cell(&c.alice(), &id, "x").await["result"], "2");
     c.alice().call("close_session", json!({ "session_id": id })).await.ok();
@@ -316,7 +316,7 @@ async fn what_runs_when_a_server_is_told_to_end_is_answered_on_either_way() {
     for (id, replica) in ids.iter().zip([&a, &b]) {
         cell(&replica.alice(), id, "x = 1").await;
     }
-    // Longer than the server goes on for the sake of those who spread the clients.
+    // Longer than an ending server waits for load balancers to notice.
     let code = "open('begun', 'w').close()\nimport time\ntime.sleep(7)\nx += 1\nx";
     let (here, there) = (a.alice(), b.alice());
     let running = async { tokio::join!(cell(&here, &ids[0], code), cell(&there, &ids[1], code)) };
@@ -345,7 +345,7 @@ async fn a_server_that_was_held_up_touches_nothing_that_another_has_taken_over()
     let id = name("held-up");
     cell(&a.alice(), &id, "x = 1").await;
     a.web.signal("STOP");
-    // As far as anybody can tell it is dead, and so its sandboxes are waiting.
+    // To the other servers it is dead, and its sandboxes wait for a new stream.
     deployment.cluster.forsake(&a.peers);
     for pod in deployment.cluster.names("pods") {
         deployment.cluster.cut(&pod);
@@ -356,7 +356,7 @@ async fn a_server_that_was_held_up_touches_nothing_that_another_has_taken_over()
     };
     until("it goes on", taken).await;
     a.web.signal("CONT");
-    // It has heard of it when it passes on again.
+    // It knows that when it forwards again.
     let heard = async || {
         let again = try_cell(&a.alice(), &id, "x").await;
         again.is_some_and(|again| again["result"] == "2")
@@ -477,7 +477,7 @@ async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_i
     let a = deployment.server().await;
     let id = name("taken");
     cell(&a.alice(), &id, "x = 1").await;
-    // Another server, which answers nothing of its own.
+    // Another server, which answers only with a fixed text.
     let (address, mut requests, other) = deployment.another("llm-sandbox-another").await;
     let lease = deployment.homes().into_keys().next().expect("one");
     let mut taken = deployment.cluster.all("leases");
@@ -498,7 +498,7 @@ async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_i
         serde_json::from_slice::<Value>(&ready.body).expect("JSON")["sessions"] == 0
     })
     .await;
-    // It waits for whoever comes for it.
+    // The sandbox waits for the next server that takes it over.
     assert_eq!(deployment.cluster.all("pods").len(), 1);
     other.abort();
     let _ = other.await;
@@ -515,7 +515,7 @@ async fn what_does_not_come_from_a_server_is_turned_away_where_servers_meet() {
         "GET /sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-token\r\n\r\n";
     stream.write_all(asked.as_bytes()).await.expect("sent");
     let mut said = vec![];
-    // It may be closed before all was read.
+    // The server may close the connection before it has read everything.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("in time");
     assert_eq!(said, b"", "not even that there is a server");
     assert_eq!(deployment.homes().len(), 0, "nothing was looked at");
@@ -527,7 +527,7 @@ async fn who_listens_where_a_dead_server_was_gets_nothing_and_holds_nobody_up() 
     let (a, b) = deployment.two().await;
     let (id, peers) = (name("impostor"), a.peers.clone());
     cell(&a.alice(), &id, "x = 1").await;
-    // There is a connection that is kept, too.
+    // The server also keeps an open connection to the other one.
     assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
     a.ended("KILL").await;
     let listener = TcpListener::bind(&peers).await.expect("it is free");
@@ -595,7 +595,7 @@ async fn whatever_becomes_of_a_callers_lease_its_sessions_are_in_one_place() {
         } else {
             deployment.cluster.forsake(deployment.homes().values().next().expect("one"));
         }
-        // By the server that has it, and by the other one.
+        // A request to the server that has the sandbox, or to the other one.
         let next = [&a, &b][usize::from(round > 2)].alice();
         let ran = async || {
             let ran = try_cell(&next, &id, &format!("x = max(x, {round})\nx")).await;
@@ -661,7 +661,7 @@ async fn servers_with_another_key_in_the_namespace_change_nothing() {
     let key = support::key_in(other.path());
     let stranger = deployment.server_with(&[("SANDBOX_KEY_FILE", &key)]).await;
     let homes = deployment.homes();
-    // It has looked for what others have left by the time that it answers.
+    // By the time it answers, it has looked for sandboxes that other servers left.
     let theirs = cell(&stranger.alice(), &id, "x").await;
     assert_eq!(
         (&theirs["new_session"], &theirs["status"]),
@@ -679,8 +679,8 @@ async fn servers_with_another_key_in_the_namespace_change_nothing() {
     assert!(deployment.homes().values().filter(|home| **home == a.peers).count() == 1);
 }
 
-/// Cells through both servers in turn, as a plain round robin has it. A server is replaced every fifty: what was under
-/// way then may have been done or not, and is looked at before it is done again.
+/// Sends cells to both servers in turn, like a round robin. A server is replaced every fifty cells: a cell that was in
+/// progress then may or may not have taken effect, so the next one checks before it repeats it.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothing() {
     const CELLS: usize = 200;
@@ -698,7 +698,7 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
                 let kill = std::process::Command::new("kill").args(["-s", signal, &pid]).status();
                 assert!(kill.expect("kill runs").success());
             });
-            // In the middle of a cell, which comes by the other way.
+            // In the middle of a cell, which is sent to the other server.
             let caller = replicas[0].alice();
             let _ = try_cell(&caller, &id, &format!("import time; time.sleep(.02)\nx.append({n})"))
                 .await;
@@ -727,7 +727,7 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
     assert_eq!(deployment.homes().len(), 1);
 }
 
-/// A cell, or nothing if its answer was an error of the way there.
+/// Runs a cell; returns `None` if the request failed on its way to the server.
 async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
     let arguments = json!({ "session_id": session, "code": code });
     let params = json!({ "name": "execute_code", "arguments": arguments });

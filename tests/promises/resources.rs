@@ -1,5 +1,5 @@
-//! Files of sessions as MCP resources, for clients that pick what to show or to attach: over both
-//! transports and in both generations of the protocol.
+//! Files of sessions as MCP resources, for clients that pick files to show or to attach: over both transports and in
+//! both generations of the protocol.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,10 +7,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use support::{On, Server, http, name, web::*};
 
-/// Bytes from which on some clients refuse a message.
+/// The size of a message from which on some clients refuse it.
 const TOO_LONG: usize = 1 << 20;
 
-/// Every kind of client that there is.
+/// All kinds of clients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Stdio,
@@ -30,7 +30,7 @@ impl Kind {
         matches!(self, Self::Http | Self::ModernHttp)
     }
 
-    /// What the protocol says of a resource that is not there.
+    /// The protocol's error code for a missing resource.
     fn not_found(self) -> i32 {
         if self.is_modern() { -32602 } else { -32002 }
     }
@@ -60,7 +60,7 @@ impl Client {
         Self { kind, server: Some(server), web: None }
     }
 
-    /// The answer to a request, the whole message.
+    /// Sends a request; returns the whole message of the answer.
     async fn ask(&self, method: &str, mut params: Value) -> Value {
         match (&self.server, &self.web) {
             (Some(server), _) => {
@@ -99,7 +99,7 @@ impl Client {
         self.ask("resources/read", json!({ "uri": uri })).await
     }
 
-    /// The content of a resource that is there.
+    /// The content of an existing resource.
     async fn content(&self, uri: &str) -> Value {
         let answer = self.read(uri).await;
         let contents =
@@ -136,7 +136,7 @@ async fn ask(caller: &Caller, modern: bool, method: &str, params: Value) -> Valu
     }
     let (message, headers) = caller.modern(method, params);
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
-    // Some errors have a status of their own.
+    // Some errors have an HTTP status other than 200.
     caller.post(&message, &headers).await.messages().pop().unwrap()
 }
 
@@ -225,7 +225,7 @@ async fn a_long_list_comes_by_the_page() {
         let of_c = (0..200).map(|n| format!("sandbox:///{c}/{n:03}"));
         assert!(uris.into_iter().eq(of_a.chain(of_b).chain(of_c)), "each once and in order");
 
-        // Where a list was left is still a place when what was there is gone.
+        // A cursor stays valid after the file at its place was removed.
         let first = client.ask("resources/list", json!({})).await;
         let cursor = first["result"]["nextCursor"].clone();
         client.run(&a, "import shutil; shutil.rmtree('d')").await;
@@ -244,7 +244,7 @@ async fn a_long_list_comes_by_the_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_the_longest_names_fits_into_a_message() {
     let client = Client::start(Kind::ModernHttp).await;
-    // Names of 1024 bytes, of which each is three in an address and two in JSON.
+    // Names of 1024 bytes, most of which take three in a URL and two in JSON.
     let code = "import os\nfolder = '/'.join(['\"' * 201] * 4)\nos.makedirs(folder)\n\
                 for n in range(250): open(f'{folder}/' + '\"' * 208 + f'{n:03}.xlsx', 'w')";
     client.run(&"s".repeat(64), code).await;
@@ -378,7 +378,7 @@ async fn files_of_others_are_neither_listed_nor_read() {
         }
         assert_eq!(refused["error"], missing["error"], "nor is it told whether they are there");
         assert!(refused["error"].is_object());
-        // A cursor is a place in one's own list.
+        // A cursor is a place in the caller's own list.
         let listed = ask(&bob, modern, "resources/list", json!({ "cursor": uri })).await;
         assert_eq!(listed["result"]["resources"], json!([]));
     }

@@ -1,4 +1,4 @@
-//! What a run is, and what is told of it.
+//! Runs and their results.
 
 use serde_json::json;
 use support::{On, Server, name, on_all, text, until, until_uploaded};
@@ -104,7 +104,7 @@ async fn uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library(on
 async fn a_timeout_keeps_what_was_printed(on: On) {
     let server = Server::start(on).await;
     let id = name("timeout");
-    // Ignores every polite request to end.
+    // Ignores the signals that ask it to end.
     let code = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n\
                 open('made.txt', 'w').write('x')\nprint('before')\nwhile True: pass";
     let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
@@ -191,7 +191,7 @@ async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
     assert_eq!(run["stdout"], "row 4999\nred\nwindows\n");
     let stderr = "findfont: no such font\n[... the same line 399 more times ...]\nb";
     assert_eq!(run["stderr"], stderr);
-    // What was printed before the end is there, whatever the end.
+    // Output before the end is returned, in whatever way the run ends.
     let code = "import time\nprint('\\rhalf', end='', flush=True)\nwhile True: pass";
     let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
     let run = server.call("run_python", arguments).await.ok();
@@ -228,7 +228,7 @@ async fn a_cancelled_call_kills_its_run(on: On) {
     server.send(&json!({
         "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
     }));
-    // At once, while the other is still being killed.
+    // Succeeds at once, while the cancelled program is still being killed.
     assert_eq!(server.run(&id, "print('free')").await["stdout"], "free\n");
 }
 
@@ -259,7 +259,7 @@ async fn a_result_is_short_whatever_a_program_does_and_says_how_to_read_on(on: O
             let listed = run["artifacts"].as_array().map_or(0, Vec::len) as u64;
             assert_eq!(run["artifacts_omitted"], 60 - listed, "{stdout}");
         }
-        // What was left out can be read, from where the line says.
+        // The omitted part can be read from the offset in the line.
         for stream in ["stdout", "stderr"] {
             let text = run[stream].as_str().expect("a text");
             if run.get(format!("{stream}_truncated")).is_none() {

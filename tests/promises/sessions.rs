@@ -1,4 +1,4 @@
-//! Sessions: how they are named, found, counted, closed and forgotten, and how a server ends with them.
+//! Sessions: how they are named, found, counted, closed and forgotten, and how they end with their server.
 
 use serde_json::{Value, json};
 use support::{
@@ -36,7 +36,7 @@ async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
         let message = text(&refused.json["message"]);
         assert!(message.starts_with(&format!("No active session with id {id}. ")), "{message}");
     }
-    // Nor had anybody one that was never made, such as another caller's.
+    // The message for a session that never existed, or belongs to another caller, is the same.
     let never = "sess_0123456789ab";
     for tool in ["get_workspace_info", "list_artifacts", "reset_workspace", "execute_code"] {
         let code = if tool == "execute_code" { json!("1") } else { Value::Null };
@@ -77,7 +77,7 @@ async fn a_session_that_the_server_named_never_begins_anew(on: On) {
             assert!(message.contains("Leave session_id out"), "{message}");
         }
     }
-    // What only looks like one is a name like any other.
+    // A name that only resembles a generated one is a name like any other.
     for own in ["sess_0123456789AB", "sess_1", "sess_0123456789abc"] {
         assert_eq!(server.run(own, "print(1)").await["stdout"], "1\n", "{own}");
     }
@@ -103,7 +103,7 @@ async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
     let look = http("GET", &format!("{base}/sessions/{id}?{signature}")).await;
     assert_eq!(look.json()["artifacts"][0]["filename"], "a.txt");
     assert_eq!(http_with("PUT", upload, &[], b"from outside").await.status, 201);
-    // A client that was set up for a server with tokens may send its own everywhere.
+    // A client that is configured for a server with tokens may send its own token everywhere.
     let token = [("Authorization", "Bearer of-another-server")];
     assert_eq!(http_with("GET", file, &token, &[]).await.status, 200);
 
@@ -142,7 +142,7 @@ async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
     for open in ["health", "ready", "metrics"] {
         assert_eq!(http("GET", &format!("{base}/{open}")).await.status, 200, "{open}");
     }
-    // The page itself is nobody's.
+    // The page itself can be loaded without a signature: it contains no data.
     let browser = [("Accept", "text/html")];
     assert_eq!(http_with("GET", &unsigned(page), &browser, &[]).await.status, 200);
     let closed = http("DELETE", &format!("{base}/sessions/{id}?{signature}")).await;
@@ -220,7 +220,7 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
     );
     let refused = server.call("list_artifacts", json!({ "session_id": id })).await;
     assert_eq!(refused.error(), "session_not_found");
-    // The name is free again, and nothing of the old session is left.
+    // The name is free again, and no file of the old session exists.
     assert_eq!(server.run(&id, "import os; print(os.listdir())").await["stdout"], "[]\n");
 }
 

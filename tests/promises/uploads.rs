@@ -1,7 +1,6 @@
-//! Files in over HTTP as people send them: by curl, by forms, in a browser.
+//! Uploads over HTTP as people send them: by curl, by forms, in a browser.
 //!
-//! What is broken off, too large or for the wrong place leaves nothing behind, and whoever sent it
-//! can read why.
+//! An upload that breaks off, is too large or has a wrong target leaves nothing behind, and its sender can read why.
 
 use std::{fs, path::Path};
 
@@ -24,10 +23,10 @@ on_all! {
     a_data_area_that_is_full_says_so_and_keeps_what_it_has,
 }
 
-/// Most by which a server may grow while it passes on tens of megabytes.
+/// The most by which the server's memory may grow while it forwards tens of megabytes.
 const GROWTH: u64 = 24 << 20;
 
-/// Longest part of a chunk-coded body that is sent as one.
+/// The length of the chunks in a chunked body.
 const CHUNK: usize = 60_000;
 
 pub(super) async fn start(settings: &[(&str, &str)]) -> (Web, Caller) {
@@ -49,7 +48,7 @@ fn digest(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// A body in chunks.
+/// The content as a chunked body.
 fn chunked(content: &[u8]) -> Vec<u8> {
     let mut body = vec![];
     for chunk in content.chunks(CHUNK) {
@@ -65,7 +64,7 @@ const CHUNKED: [(&str, &str); 1] = [("Transfer-Encoding", "chunked")];
 
 const FORM: [(&str, &str); 1] = [("Content-Type", "multipart/form-data; boundary=b0undary")];
 
-/// A form of fields with a name, a filename if they are files, and content.
+/// A form of fields, each with a name, a filename if it is a file, and content.
 fn form(fields: &[(&str, Option<&str>, &[u8])]) -> Vec<u8> {
     let mut body = vec![];
     for (name, filename, content) in fields {
@@ -90,7 +89,7 @@ pub(super) async fn get(caller: &Caller, target: &str) -> Response {
     caller.send("GET", &format!("/files/{target}"), &[], &[]).await
 }
 
-/// Names and sizes of a session's files, as they are listed over HTTP.
+/// Names and sizes of a session's files, as listed over HTTP.
 async fn list(caller: &Caller, session: &str) -> Vec<(String, u64)> {
     let listed = get(caller, &format!("{session}/")).await;
     assert_eq!(listed.status, 200, "{}", listed.json());
@@ -102,7 +101,7 @@ async fn list(caller: &Caller, session: &str) -> Vec<(String, u64)> {
     files.iter().map(entry).collect()
 }
 
-/// All names that a program sees, hidden ones included.
+/// All names that a program sees, including hidden files.
 async fn seen(caller: &Caller, session: &str) -> String {
     let code = "import os; print(sorted(os.path.join(d, n)[2:] for d, _, names in os.walk('.') for n in names))";
     caller.run(session, code).await["stdout"].as_str().expect("text").trim().to_owned()
@@ -113,7 +112,7 @@ async fn sessions(web: &Web) -> u64 {
     ready.json()["sessions"].as_u64().expect("a number")
 }
 
-/// Where a file can be put.
+/// The URL to upload a file to.
 async fn upload_url(caller: &Caller, session: &str, file: &str, overwrite: bool) -> String {
     let arguments = json!({ "session_id": session, "filename": file, "overwrite": overwrite });
     let result = caller.call("upload_file", arguments).await.ok();
@@ -123,7 +122,7 @@ async fn upload_url(caller: &Caller, session: &str, file: &str, overwrite: bool)
     result["upload_url"].as_str().expect("an address").to_owned()
 }
 
-/// Most memory that the server has had so far, in bytes.
+/// The server's peak memory so far, in bytes.
 fn peak(web: &Web) -> u64 {
     let pid = web.process.id().expect("running");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
@@ -131,7 +130,7 @@ fn peak(web: &Web) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-/// A program of the host, and what it printed.
+/// Runs a program of the host; returns its output.
 pub(super) async fn shell(folder: &Path, program: &str, arguments: &[&str]) -> String {
     let ran = Command::new(program).args(arguments).current_dir(folder).kill_on_drop(true).output();
     let ran = timeout(PATIENCE, ran).await.expect("in time").expect("starts");
@@ -140,7 +139,7 @@ pub(super) async fn shell(folder: &Path, program: &str, arguments: &[&str]) -> S
     String::from_utf8(ran.stdout).expect("UTF-8")
 }
 
-/// curl, which prints the answer's body and, on the last line, its status.
+/// Runs curl, which prints the answer's body and, on the last line, its status.
 async fn curl(folder: &Path, arguments: &[&str]) -> (u16, String) {
     let common = ["--silent", "--show-error", "--noproxy", "*", "--write-out", "\n%{http_code}"];
     let printed = shell(folder, "curl", &[&common, arguments].concat()).await;
@@ -148,10 +147,10 @@ async fn curl(folder: &Path, arguments: &[&str]) -> (u16, String) {
     (status.parse().expect("a number"), body.to_owned())
 }
 
-/// Reads all that still comes.
+/// Reads the rest of an answer.
 pub(super) async fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut all = vec![];
-    // A connection that is reset says as clearly as one that ends early that this is not all.
+    // A reset shows just as well as an early end that the answer is incomplete.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("in time");
     all
 }
@@ -274,7 +273,7 @@ async fn names_that_no_file_can_have_are_refused_and_make_no_session() {
     assert_eq!(put(&caller, "s/", b"1").await.status, 405);
     assert_eq!(put(&caller, "s", b"1").await.status, 405);
     assert_eq!(sessions(&web).await, 0);
-    // What is there already may be in the way of a name.
+    // An existing file or folder can make a name invalid.
     assert_eq!(put(&caller, "s/file", b"1").await.status, 201);
     assert_eq!(put(&caller, "s/folder/file", b"1").await.status, 201);
     for path in ["file/below", "folder"] {
@@ -306,7 +305,7 @@ async fn a_file_that_is_too_large_is_refused_and_the_old_one_stays() {
     assert_eq!(refusal(&declared), too_large);
     assert_eq!(sessions(&web).await, 0, "none was made for what was refused");
     assert_eq!(caller.send("PUT", &target, &[], &full).await.status, 201);
-    // One that is far too large is told so without being waited for.
+    // The server refuses an upload that is far too large without waiting for the body.
     let head = [("Content-Length", "1000000000000")];
     let url = format!("{}{target}", web.base);
     let stream = http_begin("PUT", &url, &head, b"the beginning").await;
@@ -338,7 +337,7 @@ async fn a_data_area_that_is_full_says_so_and_keeps_what_it_has() {
     }
     assert!(get(&caller, &format!("{session}/a")).await.body == old);
     assert_eq!(seen(&caller, &session).await, "['a']");
-    // Nothing of what did not fit still takes up room.
+    // The refused files take up no room any more.
     assert_eq!(put(&caller, &format!("{session}/b"), &noise(900_000)).await.status, 201);
     caller.run(&session, "import os; os.remove('a')").await;
     assert_eq!(put(&caller, &format!("{session}/c"), &new).await.status, 201);
@@ -375,14 +374,14 @@ async fn an_upload_that_breaks_off_leaves_nothing(on: On) {
     ] {
         let url = format!("{}/files/{session}/{path}", web.base);
         let mut stream = http_begin(method, &url, headers, body).await;
-        // It has noticed when it closes the connection, too.
+        // The server has noticed the end by the time it closes the connection.
         let _ = stream.shutdown().await;
         let answer = rest(stream).await;
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{method} {path}: {answer:?}");
         assert_eq!(seen(&caller, &session).await, "['old']", "{method} {path}");
         assert_eq!(get(&caller, &format!("{session}/old")).await.body, b"old");
     }
-    // So many that each must have given its place back; nobody listens to the answers.
+    // So many that each must release its place; the client does not read the answers.
     for n in 0..40 {
         let url = format!("{}/files/{session}/many-{n}", web.base);
         drop(http_begin("PUT", &url, &declared, &content[..300_000]).await);
@@ -396,7 +395,7 @@ async fn large_files_pass_through_and_are_not_held() {
     let (web, caller) = start(&[("SANDBOX_PRELOAD", "none")]).await;
     let session = name("memory");
     let content = noise(50_000_000);
-    // What any use of it takes.
+    // Any use of the server takes this memory.
     let target = format!("/files/{session}/a");
     caller.send("PUT", &target, &[], &content[..2_000_000]).await;
     caller.send("POST", "/files", &FORM, &form(&[("x", Some("a"), b"1")])).await;
@@ -539,13 +538,13 @@ async fn curl_sends_forms_and_files_as_people_write_it() {
     let expected = format!("{} {small}\n", digest(&large));
     assert_eq!(caller.run(&session, code).await["stdout"], expected);
 
-    // curl adds the file's name to an address that ends with a slash.
+    // curl appends the file's name to a URL that ends with a slash.
     let url = format!("{}/files/{session}/sub/", web.base);
     let given = [&token[..], &["-T", "ü.csv", &url]].concat();
     let (status, said) = curl(folder.path(), &given).await;
     assert_eq!(status, 201, "{said}");
     assert_eq!(get(&caller, &format!("{session}/sub/%C3%BC.csv")).await.body, small.as_bytes());
-    // Its address needs no token, and -OJ saves it under its name.
+    // The download URL needs no token, and -OJ saves the file under its name.
     let listed = get(&caller, &format!("{session}/")).await.json();
     let files = listed["artifacts"].as_array().expect("a list");
     let large_one = files.iter().find(|file| file["filename"] == "large file.bin");
@@ -553,7 +552,7 @@ async fn curl_sends_forms_and_files_as_people_write_it() {
     let saved = tempfile::tempdir().expect("a folder");
     assert_eq!(curl(saved.path(), &["-OJ", url]).await.0, 200);
     assert!(fs::read(saved.path().join("large file.bin")).expect("saved") == large);
-    // And what is refused while it is still being sent is read nevertheless.
+    // An upload that is refused while curl is sending is still read, so that curl gets the answer.
     let url = format!("{}/files/{session}/large%20file.bin", web.base);
     for headers in [&["-H", "If-None-Match: *"][..], &["-H", "If-None-Match: *", "-H", "Expect:"]] {
         let given = [&token[..], headers, &["-T", "large file.bin", &url]].concat();
@@ -616,7 +615,7 @@ async fn a_form_with_a_file_that_is_too_large_keeps_what_came_before_it() {
     assert_eq!(written.len(), 1, "{written:?}");
     assert_eq!(written[0]["filename"], "small");
     assert_eq!(list(&caller, &session).await, [("small".to_owned(), 1)]);
-    // The limit is for a file, not for all of them.
+    // The limit applies to each file, not to their sum.
     let half = noise(600_000);
     let body = form(&[("x", Some("a"), &half), ("y", Some("b"), &half)]);
     let made = caller.send("POST", &format!("/files/{session}/"), &FORM, &body).await;
@@ -633,7 +632,7 @@ async fn a_form_that_fails_leaves_no_session_that_nobody_knows() {
     for body in [large, cut, named] {
         let refused = caller.send("POST", "/files", &FORM, &body).await;
         assert!(refused.status >= 400);
-        // Unless it is told which one it is.
+        // Unless the answer names the new session.
         if refused.json().get("session_id").is_none() {
             assert_eq!(sessions(&web).await, 0, "{}", refused.json());
         }
@@ -656,7 +655,6 @@ async fn a_form_whose_sender_leaves_leaves_no_session_that_nobody_knows() {
     }
 }
 
-/// Refusals that can be known before the body is there, and others.
 #[tokio::test]
 async fn a_url_that_replaces_nothing_does_not_once_it_is_changed_either() {
     let (_web, caller) = start(&[]).await;
@@ -671,6 +669,7 @@ async fn a_url_that_replaces_nothing_does_not_once_it_is_changed_either() {
     assert_eq!(read["stdout"], "first\n");
 }
 
+/// Some of these refusals are known before the body arrives, others only from the body.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_all_before_listening_still_reads_why_it_was_refused() {
     let settings = [
@@ -683,7 +682,7 @@ async fn who_sends_all_before_listening_still_reads_why_it_was_refused() {
     let caller = web.caller(Some("secret"));
     let session = name("reads");
     assert_eq!(put(&caller, &format!("{session}/a"), b"1").await.status, 201);
-    // As Python's requests and many others do.
+    // Python's requests and many other clients send everything before they read.
     let (content, larger) = (noise(20_000_000), noise(31_000_000));
     let target = format!("/files/{session}/a");
     let only_new = [("If-None-Match", "*")];
@@ -734,7 +733,7 @@ async fn who_sends_a_whole_form_before_listening_still_reads_why_it_was_refused(
     assert_eq!(unread, Vec::<&str>::new());
 }
 
-/// Whether a client that sends everything first reads this status.
+/// Whether a client that sends everything before it reads gets this status.
 async fn reads(
     web: &Web,
     caller: &Caller,
@@ -757,8 +756,7 @@ async fn reads(
         stream.write_all(body).await?;
         stream.read_to_end(&mut answer).await
     };
-    // A client on Linux may find an answer where the connection was reset under it, but others look
-    // no further.
+    // Clients on Linux can still read an answer after a reset, but other clients stop at the failed write.
     let read = timeout(PATIENCE, exchange).await.expect("in time").is_ok();
     read && answer.starts_with(format!("HTTP/1.1 {status} ").as_bytes())
 }
@@ -787,7 +785,7 @@ async fn a_part_of_a_file_is_not_taken_for_all_of_it() {
     let (_web, caller) = start(&[]).await;
     let session = name("part");
     assert_eq!(put(&caller, &format!("{session}/a"), b"0123456789").await.status, 201);
-    // As curl -C - sends it, to go on with an upload.
+    // curl -C - sends this header to continue an upload.
     let part = [("Content-Range", "bytes 5-9/10")];
     let refused = caller.send("PUT", &format!("/files/{session}/a"), &part, b"56789").await;
     assert_eq!(refusal(&refused).0, 400, "RFC 9110, section 14.5");
@@ -830,7 +828,7 @@ async fn a_file_is_put_to_the_address_that_was_given_for_it() {
         assert_eq!(get(&caller, &format!("{session}/in/a%20b.bin")).await.body, content);
     }
     assert_eq!(seen(&caller, &session).await, "['in/a b.bin']");
-    // What comes back lets its sender look at what was put there, as nobody else could.
+    // The answer to an upload has a URL at which its sender can download the file.
     let put = http_with("PUT", &url, &[], b"fourth").await.json();
     let download = put["download_url"].as_str().expect("an address");
     assert_eq!(http("GET", download).await.body, b"fourth");
@@ -847,7 +845,7 @@ async fn a_person_puts_a_file_by_the_form_behind_the_address() {
         let page = http_with("GET", &url, &[("Accept", "text/html,*/*;q=0.8")], &[]).await;
         assert_eq!((page.status, page.header("content-type")), (200, "text/html; charset=utf-8"));
         let text = String::from_utf8(page.body.clone()).expect("UTF-8");
-        // It sends to where it is.
+        // The form posts to the page's own URL.
         assert!(text.contains("multipart/form-data") && !text.contains("action="), "{text}");
         let policy = page.header("content-security-policy");
         assert!(policy.contains("form-action 'self'") && !policy.contains("sandbox"), "{policy}");
@@ -881,8 +879,8 @@ async fn a_browser_sends_the_form_as_from_its_own_site() {
     let (_web, caller) = start(&[]).await;
     let url = upload_url(&caller, &name("browser"), "a.csv", false).await;
     let page = http("GET", &url).await;
-    // From a page without referrers, browsers post with `Origin: null` (Fetch, section 3.2), and
-    // that is nobody's own site.
+    // Browsers post with `Origin: null` from a page without referrers (Fetch, section 3.2), which is not the server's
+    // own origin.
     let policy = page.header("referrer-policy");
     assert!(matches!(policy, "same-origin" | "strict-origin" | "origin"), "{policy}");
 }

@@ -1,5 +1,5 @@
-//! The page for people, and what it is made of: sessions, their runs and their files as JSON, with news
-//! as they come. How it looks and behaves in a browser: `tests/browser`.
+//! The page for people, and its data: sessions, their runs and their files as JSON, with changes as they happen. Its
+//! look and behaviour in a browser are tested in `tests/browser`.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tokio::{
 
 const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
-/// What a browser says it wants.
+/// The `Accept` header of a browser.
 const BROWSER: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8");
 
-/// A picture and a table, without a library.
+/// Code that makes a picture and a table without a library.
 const MAKE: &str = "import base64\n\
     open('chart.png', 'wb').write(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ\
     AAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=='))\n\
@@ -37,7 +37,7 @@ async fn session(caller: &Caller, session: &str) -> Value {
     response.json()
 }
 
-/// Asks for something newer than this answer, for so many seconds.
+/// Waits up to `seconds` for an answer that is newer than this one.
 async fn newer(caller: &Caller, target: &str, than: &Response, seconds: u32) -> Response {
     let wait = format!("wait={seconds}");
     let headers = [("If-None-Match", than.header("etag")), ("Prefer", &wait)];
@@ -207,7 +207,7 @@ async fn where_nothing_is_new_there_is_nothing_to_send() {
     for target in ["/sessions", &format!("/sessions/{id}")] {
         let known = alice.send("GET", target, &[], &[]).await;
         assert_eq!(newer(&alice, target, &known, 0).await.status, 304);
-        // What others do is no news.
+        // Another caller's run changes nothing for alice.
         let other = name("other");
         let (quiet, _) = tokio::join!(newer(&alice, target, &known, 1), bob.run(&other, "pass"));
         assert_eq!((quiet.status, quiet.body.len()), (304, 0));
@@ -384,7 +384,7 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
     assert_eq!(told.status, 200);
     let told = told.json();
     assert_eq!(told["runs"][0]["stdout"], "made\n");
-    // What it shows can be opened by whoever it is shown to.
+    // The person who sees the files can also open them.
     for file in told["artifacts"].as_array().expect("a list") {
         let url = file["download_url"].as_str().expect("an address");
         assert_eq!(http("GET", url).await.status, 200, "{url}");
@@ -394,7 +394,7 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
 
     assert_eq!(person.send("GET", &look(&other), &[], &[]).await.status, 403);
     assert_eq!(person.send("GET", &format!("/sessions?{signature}"), &[], &[]).await.status, 401);
-    // The same list for a program that opens it.
+    // The same URL answers a program with the list in JSON.
     let list = person.send("GET", path_of(&address), &[], &[]).await;
     assert_eq!(list.json()["artifacts"].as_array().map(Vec::len), Some(2));
     for target in ["?format=zip&", "?format=tar&", "chart.png?"] {
@@ -404,7 +404,7 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
     let put = person.send("PUT", &format!("/files/{id}/new?{signature}"), &[], b"x").await;
     assert_eq!(put.status, 403);
 
-    // Another session of the name is another.
+    // A new session of the same name is another session.
     alice.call("close_session", json!({ "session_id": id })).await.ok();
     assert_eq!(person.send("GET", &look(&id), &[], &[]).await.status, 404);
     alice.run(&id, "pass").await;
@@ -448,7 +448,7 @@ async fn a_person_ends_a_session_with_a_token_or_by_the_address_of_its_page() {
         assert_eq!(refused.status, status, "{target}");
         assert!(refused.json()["message"].is_string());
     }
-    // Nor for a page of another site, whatever it has found out.
+    // A page of another site cannot end a session, even with a valid token or signature.
     for (caller, target) in [(&alice, &target), (&person, &format!("/sessions/{other}?{page}"))] {
         let foreign = [("Origin", "https://elsewhere.test")];
         assert_eq!(caller.send("DELETE", target, &foreign, &[]).await.status, 403, "{target}");
@@ -474,7 +474,7 @@ async fn a_server_that_ends_waits_for_nobody_who_waits_for_news() {
     let known = caller.send("GET", "/sessions", &[], &[]).await;
     let headers = [("If-None-Match", known.header("etag")), ("Prefer", "wait=30")];
     let mut waiting = http_begin("GET", &format!("{}/sessions", web.base), &headers, b"").await;
-    // Answered after the other was sent.
+    // The answer to this later request shows that the server has received the waiting one.
     assert_eq!(http("GET", &format!("{}/health", web.base)).await.status, 200);
     web.signal("TERM");
     let mut answer = vec![];

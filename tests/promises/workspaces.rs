@@ -1,5 +1,5 @@
-//! Which session a call means that names none: that of its workspace, by how its client comes. Whose it is,
-//! when it ends, and that a caller is told when it had to be made anew.
+//! The session of a call that names none: that of its workspace, which depends on how the client connects. Its owner,
+//! its end, and the notice to a caller that it had to be made anew.
 
 use serde_json::{Value, json};
 use support::{On, Server, containers, http_begin, name, on_all, text, until, web::*};
@@ -19,12 +19,12 @@ on_all! {
 const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 const COLD: (&str, &str) = ("SANDBOX_PRELOAD", "none");
 const ONE: (&str, &str) = ("SANDBOX_MAX_SESSIONS", "1");
-/// Less than any two calls are apart, so that what is not in use may give way.
+/// Less than the time between any two calls, so that every unused session can be evicted.
 const AT_ONCE: (&str, &str) = ("SANDBOX_EVICT_IDLE_M", "0.000001");
 /// Three seconds.
 const SHORT_LIFE: (&str, &str) = ("SANDBOX_SESSION_TTL_M", "0.05");
 
-/// A cell that leaves a file behind, and prints what files there were.
+/// A cell that creates a file, and prints the names of the files before.
 fn marked(mark: &str) -> Value {
     let code = format!("import os; print(sorted(os.listdir('.')))\nopen('{mark}', 'w').close()");
     json!({ "code": code })
@@ -35,18 +35,18 @@ fn id(result: &Value) -> String {
     text(&result["session_id"]).to_owned()
 }
 
-/// Whether a result says that its workspace had to be made.
+/// Whether a result says that its workspace is new.
 fn is_new(result: &Value) -> bool {
     result["new_workspace"] == true
 }
 
-/// All that a result notes.
+/// All notes of a result, joined.
 fn notes(result: &Value) -> String {
     let notes = result["notes"].as_array().cloned().unwrap_or_default();
     notes.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
-/// Names of the caller's sessions.
+/// The names of the caller's sessions.
 async fn sessions(caller: &Caller) -> Vec<String> {
     let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
     let sessions = listed["sessions"].as_array().expect("a list").iter();
@@ -70,7 +70,7 @@ async fn over_stdio_a_server_has_one_workspace(on: On) {
     named["session_id"] = first["session_id"].clone();
     let named = server.call("execute_code", named).await.ok();
     assert_eq!((id(&named), &named["stdout"]), (id(&first), &json!("['a', 'b']\n")));
-    // The tools that start a session where none is named go on doing so.
+    // The tools that start a session if none is named still do so.
     let run = server.call("run_python", json!({ "code": "print(1)" })).await.ok();
     assert_ne!(id(&run), id(&first));
     let run = server.run(&id(&first), "import os; print(len(os.listdir()))").await;
@@ -101,7 +101,7 @@ async fn a_url_names_a_workspace_that_outlives_mcp_sessions(on: On) {
     let caller = web.caller(None).at("?workspace=sales-2026");
     let mut seen = vec![];
     for (n, mark) in ["a", "b", "c"].into_iter().enumerate() {
-        // As some clients do: an MCP session for each call, closed or not.
+        // Some clients open an MCP session for each call, and may close it or not.
         let mcp = caller.open().await;
         let result = mcp.call("execute_code", marked(mark)).await.ok();
         assert_eq!(is_new(&result), n == 0, "{result}");
@@ -143,7 +143,7 @@ async fn two_callers_have_workspaces_of_their_own_under_one_name(on: On) {
     stolen["session_id"] = hers["session_id"].clone();
     let stolen = bob.call("execute_code", stolen).await;
     assert_eq!(stolen.error(), "session_not_found");
-    // Her MCP session is no way in, either.
+    // Her MCP session does not give him access either.
     let mcp = web.caller(Some("secret-a"));
     let mcp = mcp.open().await;
     let of_mcp = mcp.call("execute_code", marked("a")).await.ok();
@@ -174,7 +174,7 @@ async fn a_workspace_that_is_gone_is_made_anew_and_the_caller_is_told_why(on: On
     assert!(!is_new(&third) && !notes(&third).contains("closed"), "told once: {third}");
 }
 
-/// Begins a call of the generation without sessions; it is cancelled when this is dropped.
+/// Begins a call of the generation without sessions; dropping the stream cancels it.
 async fn begin(caller: &Caller, tool: &str, arguments: Value) -> tokio::net::TcpStream {
     let params = json!({ "name": tool, "arguments": arguments });
     let (message, headers) = caller.modern("tools/call", params);
@@ -277,7 +277,7 @@ async fn an_mcp_session_that_gives_way_to_a_newer_one_takes_its_workspace_along(
     let first = caller.open().await;
     let result = first.call("execute_code", marked("a")).await.ok();
     assert_eq!(sessions(&caller).await, [id(&result)]);
-    // As many as one client may have.
+    // The maximum number of MCP sessions for one client.
     for _ in 0..160 {
         caller.open().await;
     }
@@ -293,7 +293,7 @@ async fn a_workspace_of_an_mcp_session_that_was_unused_for_long_ends_with_it() {
     let caller = web.caller(None);
     let mcp = caller.open().await;
     let result = mcp.call("execute_code", marked("a")).await.ok();
-    // By its name it is used all the time, so it does not expire.
+    // The workspace is used all the time by its name, so it does not expire itself.
     until("it ends with its MCP session", async || {
         let listed =
             caller.call("list_artifacts", json!({ "session_id": result["session_id"] })).await;
@@ -333,14 +333,14 @@ async fn a_session_that_ends_with_its_call_leaves_nothing_behind() {
             assert_eq!(gone.error(), "session_not_found");
         }
     }
-    // Nor does one whose call fails, or is cancelled.
+    // A session also ends if its call fails or is cancelled.
     let long = "x".repeat(200_000);
     assert_eq!(caller.call("run_python", stateless(&long)).await.error(), "code_too_large");
     let stream = begin(&caller, "run_python", stateless("while True: pass")).await;
     until("it runs", async || !sessions(&caller).await.is_empty()).await;
     drop(stream);
     until("it has ended", async || sessions(&caller).await.is_empty()).await;
-    // It is no name for tools that need a session that stays.
+    // Tools that need a lasting session refuse the name.
     for (tool, mut arguments) in [
         ("list_artifacts", json!({})),
         ("close_session", json!({})),
@@ -370,7 +370,7 @@ async fn a_workspace_whose_container_died_is_made_anew_and_that_is_said() {
     let second = {
         let mut answer = server.call("execute_code", marked("b")).await;
         if answer.raw["isError"] == true {
-            // The call met the sandbox while it died.
+            // The call reached the sandbox while it died.
             assert_eq!(answer.error(), "sandbox_died");
             answer = server.call("execute_code", marked("b")).await;
         }

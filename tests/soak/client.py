@@ -1,7 +1,7 @@
-"""A client of the real program over standard input and output: JSON-RPC lines, nothing more.
+"""A client of the real program over standard input and output, which only sends and reads JSON-RPC lines.
 
-Every line of output must be JSON, every request must be answered, and all of it within a time that
-only a server that hangs would need.
+Every line of output must be JSON, and every request must be answered, both within a time that only a
+server that hangs would need.
 """
 
 import base64
@@ -55,7 +55,7 @@ class Server:
         self.send_line(json.dumps(message).encode())
 
     def start(self, method, params):
-        """Sends a request; gives its id and what `wait` needs."""
+        """Sends a request; returns its id and the object that `wait` needs."""
         request = next(self._ids)
         waiter = [threading.Event(), None]
         with self._lock:
@@ -64,7 +64,7 @@ class Server:
         return request, waiter
 
     def forget(self, request):
-        """Waits no longer for an answer: a cancelled request has none."""
+        """Stops waiting for an answer: a cancelled request has none."""
         with self._lock:
             self._waiting.pop(request, None)
 
@@ -77,7 +77,7 @@ class Server:
         return self.wait(self.start(method, params)[1])
 
     def call(self, tool, **arguments):
-        """A tool call: `(None, result)`, or `(code, error)`; a protocol error's code is its number."""
+        """Makes a tool call: `(None, result)`, or `(code, error)`; a protocol error's code is its number."""
         answer = self.request("tools/call", {"name": tool, "arguments": arguments})
         return self.outcome(answer)
 
@@ -97,13 +97,13 @@ class Server:
         return self.call("upload_file", session_id=session, filename=name, content_base64=encoded, **more)
 
     def figures(self):
-        """Memory (resident, in kB) and open descriptors of the server now."""
+        """Resident memory of the server in kB and its open descriptors, now."""
         proc = Path(f"/proc/{self.process.pid}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         return int(status["VmRSS"].split()[0]), len(list((proc / "fd").iterdir()))
 
     def end(self):
-        """Ends the server as a client does; gives its exit code."""
+        """Ends the server as a client does; returns its exit code."""
         self.process.stdin.close()
         code = self.process.wait(PATIENCE_S)
         self.stderr.close()

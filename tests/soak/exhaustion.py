@@ -15,11 +15,13 @@ import time
 from pathlib import Path
 
 LIMIT_MB = 256
-# Above what it has idle, which is 23 MB for a release build and more for others: so it stays under 160.
+# The most above its idle memory, which is 23 MB for a release build and more for others: so a release build stays
+# under 160 MB.
 PEAK_MB = 137
 BACK_MB = 32
 BACK_S = 30
-# Longest that a request of the other caller waits while sockets are trickled; looked at in a whole drill only.
+# The longest that a request of the other caller may wait during `trickled_sockets`; checked only in a drill of at
+# least WHOLE_S seconds.
 PROMPT_S = 1.0
 WHOLE_S = 30
 PATIENCE_S = 30
@@ -28,14 +30,14 @@ VERSION = "2025-11-25"
 
 
 class Failed(Exception):
-    """Something of the other caller's did not work."""
+    """A request of the other caller failed."""
 
 
 # --- the server ----------------------------------------------------------------------------------
 
 
 class Server:
-    """The program in a container of its own, which has no more memory than that."""
+    """The program in a container of its own, with LIMIT_MB of memory."""
 
     def __init__(self, binary):
         with socket.socket() as free:
@@ -91,7 +93,7 @@ class Server:
 
 
 class Caller:
-    """A client that writes its own HTTP, so that it can also write what no client would."""
+    """A client that writes its own HTTP, so that it can also send invalid requests."""
 
     def __init__(self, port, token):
         self.port = port
@@ -117,7 +119,7 @@ class Caller:
         return await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
 
     async def ask(self, head, body=b""):
-        """One request on a connection of its own: status, headers, body."""
+        """Sends one request on a connection of its own; returns status, headers and body."""
         reader, writer = await self.connect()
         try:
             writer.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) + body)
@@ -139,7 +141,7 @@ class Caller:
         return await self.ask(self.post(len(body)), body)
 
     async def session(self):
-        """An MCP session, by the headers that name it."""
+        """Opens an MCP session; returns the headers that name it."""
         status, headers, answer = await self.initialize()
         if status != 200:
             raise Failed(f"initialize: {status} {answer[:200]}")
@@ -173,7 +175,7 @@ def rpc(method, params):
 
 
 async def work(caller, stop, waits):
-    """Runs, uploads, lists, reads and downloads, each checked, until it is told to stop."""
+    """Runs, uploads, lists, reads and downloads, with checks of each result, until `stop` is set."""
     mine = f"work_{os.getpid()}"
     rounds = 0
 
@@ -208,7 +210,7 @@ async def work(caller, stop, waits):
 
 
 async def again_and_again(attempt):
-    """Whatever comes of an attempt, the next one follows."""
+    """Repeats an attempt for ever, whether it fails or not."""
     while True:
         try:
             await asyncio.wait_for(attempt(), PATIENCE_S)
@@ -374,7 +376,7 @@ ATTACKS = [structure, bodies, trickled_bodies, uploads, listings, answers, initi
 
 
 class Attack:
-    """An attack in a process of its own: it shall not take the time of the other caller."""
+    """An attack in a process of its own, so that it does not use the processor time of the other caller's process."""
 
     def __init__(self, server, attack):
         self.arguments = ["--attack", attack.__name__, str(server.port)]
@@ -396,7 +398,7 @@ class Attack:
 
 
 async def drill(server, attack, seconds):
-    """One attack: the mistakes that it brought to light, and its line in the table."""
+    """Runs one attack; returns its mistakes, and its line in the table."""
     enough, waits, mistakes = asyncio.Event(), [], []
     idle = server.memory_mb("VmRSS")
     server.forget_peak()
@@ -438,7 +440,7 @@ async def drill(server, attack, seconds):
 
 
 def write(rows, idle, seconds):
-    """Puts the table into the page of the documentation, whatever came of it."""
+    """Writes the table into the page of the documentation, also after mistakes."""
     root = next(folder for folder in Path(__file__).resolve().parents if (folder / "docs/measured.py").exists())
     sys.path.insert(0, str(root / "docs"))
     from measured import put
@@ -469,7 +471,7 @@ async def main(binary, *arguments):
             except (OSError, IndexError):
                 pass
             await asyncio.sleep(0.1)
-        # Idle is what it has after some work.
+        # The idle memory is measured after some work.
         waits, enough = [], asyncio.Event()
         working = asyncio.create_task(work(worker, enough, waits))
         await asyncio.sleep(3)

@@ -1,8 +1,8 @@
-"""What callers of the soak do: each job is a call or two, and the answer that must come of it.
+"""The jobs of the soak's callers: each is a call or two, and the answer that they must have.
 
-A job gets a `Caller`, which owns a session, and says what was wrong by `Wrong`. Jobs may be
-followed by any other in the same session, so none relies on what an earlier one left, save for
-`kept`, which every session must have until it is closed.
+A job gets a `Caller`, which owns a session, and raises `Wrong` if an answer is wrong. Any job can follow any other in
+the same session, so none relies on the files of an earlier one, except for `kept`, which every session must have until
+it is closed.
 """
 
 import base64
@@ -12,7 +12,7 @@ import urllib.request
 
 
 class Wrong(Exception):
-    """An answer that is not the right one."""
+    """An incorrect answer."""
 
 
 def right(holds, *about):
@@ -69,7 +69,7 @@ def makes_files(caller):
 
 
 def url_of(listed, name):
-    """Where a file can be downloaded, by a list."""
+    """The address of a file's download, from a listing."""
     [file] = [file for file in listed["artifacts"] if file["filename"] == name]
     return file.get("download_url") or listed["download_url_template"].replace("{filename}", name)
 
@@ -86,7 +86,7 @@ def downloads(caller):
     url = url_of(answer, "down.bin")
     with urllib.request.urlopen(url, timeout=60) as response:
         right(response.read() == content)
-    # One that does not wait for the end.
+    # A client that does not wait for the end.
     with urllib.request.urlopen(url, timeout=60) as response:
         response.read(10)
     try:
@@ -94,7 +94,7 @@ def downloads(caller):
         urllib.request.urlopen(f"{path}%2f..%2f..?{signature}", timeout=60).close()
         right(False, "a traversal was served")
     except urllib.error.HTTPError as error:
-        # Nobody is told more who has no token: the signature is for another path.
+        # The signature is for another path, and a caller without a token gets no further information.
         right(error.code in (400, 401, 403, 404), error.code)
 
 
@@ -151,7 +151,7 @@ for place in '/mnt/data', '/tmp', '/dev/shm':
     full = "".join(f"{place} No space left on device\n" for place in ("/mnt/data", "/tmp", "/dev/shm"))
     answer = run(caller, code)
     right(answer["stdout"] == full, answer)
-    # Outputs that are kept for read_output give way to uploads: 16 MiB of each of the last four runs.
+    # Uploads take the space of outputs that are kept for read_output: 16 MiB of each of the last four runs.
     uploads = (caller.upload(f"more {number}", bytes(10_000_000), overwrite=True) for number in range(7))
     refused("quota_exceeded", next(answer for answer in uploads if answer[0]))
     run(caller, "import glob, os\nfor name in 'fill', *glob.glob('more *'): os.remove(name)")
@@ -207,7 +207,7 @@ def asks_for_too_many_sessions(caller):
         error, answer = caller.server.call("run_python", code="1", **more)
         right(error in ("max_sessions", None), answer)
         if not error:
-            # Another caller is between two sessions, and needs the place.
+            # Another caller, between two of its sessions, needs the place.
             caller.server.call("close_session", session_id=answer["session_id"])
 
 
@@ -232,11 +232,11 @@ def starts_over(caller):
 
 
 def dies(caller):
-    """Its container is taken away."""
+    """Kills the session's container."""
     caller.kill_container()
     error, answer = caller.call("run_python", code="print(1)")
-    # Found out under the call, or before it: then the name is a new session's, if there is a place
-    # for it yet.
+    # The server notices it during the call, or before it: then the call starts a new session of this name, if
+    # there is a place for it already.
     right(error in ("sandbox_died", "max_sessions", None), answer)
     if error:
         refused("session_not_found", caller.call("list_artifacts"))

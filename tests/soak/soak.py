@@ -1,5 +1,5 @@
-"""Drives the soak: ten callers with a session each, at once, for so many minutes, and one look at
-the server every second. Needs nothing but Python and the docker client."""
+"""Drives the soak: ten callers with a session each, at the same time, for a number of minutes, and samples of
+the server every second. Needs only Python and the docker client."""
 
 import collections
 import os
@@ -17,8 +17,8 @@ from jobs import JOBS, Wrong, uploads_too_much
 
 CALLERS = 10
 
-# What the server may have grown by between the first third and the last: in kB, in descriptors. A
-# leak of a kilobyte or a descriptor per call is far beyond it.
+# The most that the server may grow between the first third and the last: in kB, in descriptors. A leak of a kilobyte or
+# a descriptor per call is far above it.
 MOST_MEMORY_KB = 32_000
 MOST_DESCRIPTORS = 20
 
@@ -34,7 +34,7 @@ def containers(server, *filters):
 
 
 class Tally:
-    """What has come of all the calls."""
+    """Counts of calls and jobs, and all mistakes."""
 
     def __init__(self):
         self.calls = collections.Counter()
@@ -78,10 +78,10 @@ class Caller:
         return self.server.upload(self.session, name, content, **more)
 
     def begin(self):
-        """A session with the file that it must keep; every second one under a new name."""
+        """Starts a session with the file that it must keep; every second session has a new name."""
         self.sessions += 1
         self.session = f"{self.name}-{self.sessions // 2}"
-        # A place is free again a moment after its sandbox has died, not before.
+        # The place is free a moment after the sandbox has died, not at once.
         for _ in range(200):
             error, answer = self.upload("kept", b"kept")
             if error != "max_sessions":
@@ -100,7 +100,7 @@ class Caller:
             job = self.random.choices(jobs, weights)[0]
             try:
                 job(self)
-                # Whatever it was, the session works, at once, and has its file.
+                # After any job the session must work at once, and have its file.
                 error, answer = self.call("run_python", code="print(open('kept').read())", timeout_s=5)
                 if error or answer["stdout"] != "kept\n":
                     raise Wrong("after it", error, answer)
@@ -118,14 +118,14 @@ class Caller:
 
 
 def grown(samples, figure):
-    """How much more there is in the last third than in the first, by the medians."""
+    """The growth of the median from the first third to the last."""
     third = len(samples) // 3
     median = lambda part: sorted(sample[figure] for sample in part)[len(part) // 2]
     return median(samples[-third:]) - median(samples[:third]) if third else 0
 
 
 def watch(server, threads, tally, begun):
-    """Looks at the server every second until all callers are done; gives what it saw."""
+    """Samples the server every second until all callers have ended; returns the samples."""
     samples = []
     while any(thread.is_alive() for thread in threads) and server.process.poll() is None:
         samples.append(server.figures())
@@ -142,12 +142,12 @@ def watch(server, threads, tally, begun):
 
 
 def errors(folder):
-    """What the server itself calls an error."""
+    """The errors in the server's log."""
     return [line for line in open(os.path.join(folder, "stderr.log"), errors="replace") if "ERROR" in line]
 
 
 def report(title, tally, samples, checks, internal, begun, seed):
-    """Prints what came of it all; gives the exit code."""
+    """Prints the results; returns the exit code."""
     checks = checks | {
         f"memory did not grow ({grown(samples, 0):+} kB)": grown(samples, 0) < MOST_MEMORY_KB,
         f"descriptors did not grow ({grown(samples, 1):+})": grown(samples, 1) < MOST_DESCRIPTORS,
@@ -171,7 +171,7 @@ def report(title, tally, samples, checks, internal, begun, seed):
 
 
 def write(title, calls, seconds, wrong, samples, nothing_left):
-    """Puts it into the page of the documentation, whatever came of it."""
+    """Writes the results into the page of the documentation, also after mistakes."""
     root = next(folder for folder in Path(__file__).resolve().parents if (folder / "docs/measured.py").exists())
     sys.path.insert(0, str(root / "docs"))
     from measured import put
@@ -197,7 +197,7 @@ def main(binary, minutes):
         callers = [Caller(server, number, seed) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
-        # The largest message there is, once, so that the room for it does not look like growth.
+        # One message of the largest size, so that the buffer for it does not look like growth.
         uploads_too_much(callers[0])
         server.tally = tally
         begun = time.monotonic()

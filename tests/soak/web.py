@@ -1,5 +1,5 @@
-"""Drives the soak over HTTP: fifty callers of five principals at once, each with a session of its own,
-half of them with MCP sessions and half without, some of which never close theirs."""
+"""Drives the soak over HTTP: fifty callers of five principals at the same time, each with a session of its own, half of
+them with MCP sessions and half without; some never close their MCP sessions."""
 
 import base64
 import hashlib
@@ -37,7 +37,7 @@ open('chart.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.
 
 
 class Wrong(Exception):
-    """An answer that is not the right one."""
+    """An incorrect answer."""
 
 
 def right(holds, *about):
@@ -72,7 +72,7 @@ class Server:
         raise TimeoutError("the server does not listen")
 
     def plain(self, method, target, body=None, headers=None):
-        """One request on a connection of its own: status, headers, body."""
+        """Sends one request on a connection of its own; returns status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, target, body, headers or {})
@@ -135,8 +135,8 @@ class Caller:
         return {"jsonrpc": "2.0", "id": next(self.ids), "method": "tools/call", "params": params}, headers
 
     def call(self, tool, **arguments):
-        """`(None, result)` or `(code, error)`, and all blocks."""
-        # As workflows do, which open an MCP session for each of their steps and leave it open.
+        """Makes a call: `(None, result, blocks)` or `(code, error, blocks)`."""
+        # Workflows do the same: they open an MCP session for each of their steps and leave it open.
         if not self.modern and (self.mcp is None or self.random.random() < 0.2):
             self.open()
         status, _, messages = self.post(*self.request(tool, arguments))
@@ -176,7 +176,7 @@ class Caller:
         images = [block for block in content if block["type"] == "image"]
         right(len(images) == 1 and images[0]["mimeType"] == "image/png", "a picture")
         url = answer["artifacts"][0]["download_url"].split(f":{self.server.port}", 1)[1]
-        # Signed: nobody needs a token for it.
+        # The URL is signed, so it needs no token.
         status, _, body = self.server.plain("GET", url)
         right(status == 200 and body == base64.b64decode(images[0]["data"]), "the same picture", status)
 
@@ -193,7 +193,7 @@ class Caller:
         right(status == 401, "a wrong token", status)
 
     def goes_away(self):
-        """Closes its connection while its program runs: without an MCP session that kills it."""
+        """Closes its connection during a run; without an MCP session that kills the run."""
         if not self.modern:
             return
         message, headers = self.request("run_python", {"code": "import time; time.sleep(60)", "timeout_s": 60})
@@ -238,7 +238,7 @@ class Caller:
                 self.tally.fault(job.__name__, f"{type(error).__name__}: {error}"[:500])
                 if self.server.process.poll() is not None or len(self.tally.wrong) > 200:
                     return
-            # As people and models do, who think between two calls.
+            # People and models think between two calls.
             time.sleep(self.random.random() * 0.2)
 
 
@@ -250,7 +250,7 @@ def main(binary, minutes):
         callers = [Caller(server, number, seed, tally) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
-        # As many MCP sessions as are remembered, so that the room for them does not look like growth.
+        # As many MCP sessions as the server remembers, so that the memory for them does not look like growth.
         for _ in range(REMEMBERED):
             callers[1].open()
         begun = time.monotonic()
@@ -261,7 +261,7 @@ def main(binary, minutes):
         print(f"soak over HTTP: {CALLERS} callers, {PRINCIPALS} principals, {minutes:g} min, seed {seed}", flush=True)
         samples = watch(server, threads, tally, begun)
         exit_code = server.end()
-        # Where the engine is slow, what the server could not wait for is gone a little later.
+        # If the engine is slow, containers whose removal the server did not wait for end a little later.
         for _ in range(30):
             left = containers(server)
             if not left:

@@ -1,4 +1,4 @@
-//! A package index on this machine, whose wheels are made here and may be anything.
+//! A package index on this machine, whose wheels are built here and can have any content.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ pub fn engine_host() -> String {
     String::from_utf8(asked.expect("docker runs").stdout).expect("text").trim().to_owned()
 }
 
-/// A wheel that is being made.
+/// A wheel that is being built.
 #[derive(Debug, Clone)]
 pub struct Wheel {
     project: String,
@@ -35,14 +35,14 @@ pub struct Wheel {
     tag: &'static str,
     requires: Vec<String>,
     files: Vec<(String, Vec<u8>)>,
-    /// Files that its list does not name, or names with another hash.
+    /// Files that the wheel's list does not name.
     unlisted: Vec<(String, Vec<u8>)>,
     lies: Vec<String>,
     link: Option<String>,
 }
 
 impl Wheel {
-    /// One with a module of its own name, which says its version.
+    /// Builds a wheel with a module of the project's name, which tells its version.
     pub fn new(project: &str, version: &str) -> Self {
         let module = format!("version = {version:?}\n");
         let new = Self {
@@ -70,21 +70,21 @@ impl Wheel {
         self
     }
 
-    /// A file that its list does not name.
+    /// Adds a file that the wheel's list does not name.
     #[must_use]
     pub fn unlisted(mut self, path: &str, content: &str) -> Self {
         self.unlisted.push((path.to_owned(), content.into()));
         self
     }
 
-    /// A file that is not what its list says.
+    /// Adds a file whose content differs from the wheel's list.
     #[must_use]
     pub fn lie(mut self, path: &str, content: &str) -> Self {
         self.lies.push(path.to_owned());
         self.file(path, content)
     }
 
-    /// A symbolic link to there.
+    /// Adds a symbolic link to `target`.
     #[must_use]
     pub fn link(mut self, path: &str, target: &str) -> Self {
         self.link = Some(path.to_owned());
@@ -136,7 +136,7 @@ impl Wheel {
         for (number, (path, content)) in files.iter().enumerate() {
             let mut name = path.clone();
             if files[..number].iter().any(|(before, _)| before == path) {
-                // The writer refuses a name that it has had, so this one gets it afterwards.
+                // The writer refuses a name that it has already, so this entry gets its real name afterwards.
                 name.replace_range(path.len() - 1.., "\u{1}");
                 doubles.push((name.clone(), path));
             }
@@ -162,30 +162,30 @@ impl Wheel {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// By project: files with what is said of their hash.
+    /// Files of each project: name and URL fragment with the hash.
     listed: BTreeMap<String, Vec<(String, String)>>,
     files: BTreeMap<String, Vec<u8>>,
     asked: Vec<String>,
 }
 
-/// An index, until it is dropped.
+/// A running index. It ends when it is dropped.
 #[derive(Debug, Clone)]
 pub struct Index {
-    /// Address of its simple interface.
+    /// The address of the simple interface.
     pub url: String,
-    /// Its host.
+    /// The host of the address.
     pub host: String,
     shelf: Arc<Mutex<Shelf>>,
     _serving: Arc<AbortOnDropHandle<()>>,
 }
 
 impl Index {
-    /// On the loopback interface.
+    /// Starts an index on the loopback interface.
     pub async fn start() -> Self {
         Self::start_on("127.0.0.1").await
     }
 
-    /// On an address of this machine.
+    /// Starts an index on an address of this machine.
     pub async fn start_on(host: &str) -> Self {
         let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -222,14 +222,14 @@ impl Index {
         }
     }
 
-    /// Adds a wheel, with its hash.
+    /// Adds a wheel with its hash.
     pub fn add(&self, wheel: Wheel) {
         let bytes = wheel.build();
         let hash = format!("#sha256={}", hex::encode(Sha256::digest(&bytes)));
         self.add_file(&wheel.project, &wheel.name(), &hash, bytes);
     }
 
-    /// Adds a wheel of which it says that it is another.
+    /// Adds a wheel with the hash of another file.
     pub fn add_falsely(&self, wheel: Wheel) {
         let bytes = wheel.build();
         let hash = format!("#sha256={}", hex::encode(Sha256::digest(b"another")));
@@ -244,7 +244,7 @@ impl Index {
         there.files.insert(name.to_owned(), bytes);
     }
 
-    /// A source that says that it was run, if it is: it asks this index for the project `ran`.
+    /// A source distribution whose setup, if it is run, requests the project `ran` from this index.
     pub fn source_that_tells(&self) -> Vec<u8> {
         let told = format!("{}ran/", self.url);
         let told = format!("import urllib.request\nurllib.request.urlopen('{told}')\n");
@@ -263,17 +263,17 @@ impl Index {
         archive.into_inner().expect("written")
     }
 
-    /// A project about which it never answers.
+    /// Makes the index never answer requests for this project.
     pub fn hang(&self, project: &str) {
         self.shelf.lock().unwrap().listed.insert(project.to_owned(), vec![]);
     }
 
-    /// What it was asked for, in order.
+    /// The projects and files that were requested, in order.
     pub fn asked(&self) -> Vec<String> {
         self.shelf.lock().unwrap().asked.clone()
     }
 
-    /// The settings of a server that uses it.
+    /// The settings of a server that uses this index.
     pub fn settings(&self) -> Vec<(&str, &str)> {
         vec![
             ("SANDBOX_PACKAGES", "any"),

@@ -1,9 +1,9 @@
-//! A Kubernetes API server in this process, with what stands behind one: a kubelet whose containers are plain
-//! agents, and a garbage collector. It does what a real one does as far as a server of ours can tell, and what a real
-//! one does only in trouble, when a test asks for it.
+//! A Kubernetes API server in this process, with the components behind it: a kubelet whose containers are plain agents,
+//! and a garbage collector. It behaves like a real one as far as this project's server can tell; a test can make it
+//! behave like a real one in trouble.
 //!
-//! Of the API it has pods, their exec, Leases and reviews of one's own rights: create, get, list, watch, patch and
-//! delete, with versions, selectors, bookmarks, preconditions and grace.
+//! The API has pods, their exec, Leases and reviews of the client's own rights: create, get, list, watch, patch and
+//! delete, with versions, selectors, bookmarks, preconditions and grace periods.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,19 +41,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{On, Server, binary_beside, root};
 
-/// The namespace of everything.
+/// The namespace of all objects.
 pub const NAMESPACE: &str = "sandboxes";
 
-/// How long the collector takes to notice.
+/// The delay until the garbage collector removes orphans.
 const COLLECTION: Duration = Duration::from_millis(50);
 
-/// How long a container takes to start, and a kubelet to notice that one has ended.
+/// The time that a container takes to start, and that a kubelet takes to notice the end of one.
 const KUBELET: Duration = Duration::from_millis(30);
 
-/// Between two bookmarks.
+/// The interval between two bookmarks.
 const BOOKMARKS: Duration = Duration::from_millis(200);
 
-/// A cluster of one test, or of all that only need one.
+/// A cluster of one test, or one that tests share.
 pub struct Cluster {
     pub url: String,
     pub kubeconfig: PathBuf,
@@ -73,31 +73,31 @@ pub struct Agent {
 /// Starts an agent, or connects another stream to the agent with this id.
 pub type Agents = Arc<dyn Fn(Option<String>) -> BoxFuture<'static, Agent> + Send + Sync>;
 
-/// What becomes of new pods.
+/// The fate of new pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Behaviour {
     #[default]
     Runs,
-    /// The container waits, for this reason.
+    /// The container waits for this reason.
     Waits(&'static str),
-    /// No node has room.
+    /// No node has room for the pod.
     Unschedulable,
-    /// It ends as soon as it has started, for this reason.
+    /// The container ends as soon as it has started, for this reason.
     Ends(&'static str),
-    /// Nothing is ever heard of it.
+    /// The pod never gets a status.
     Silent,
 }
 
-/// What becomes of a request instead of its answer.
+/// The trouble that a request meets instead of its answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trouble {
-    /// This status and message.
+    /// The answer is this status and message.
     Status(u16, String),
-    /// It is never answered, and nothing is done.
+    /// The request is neither carried out nor answered.
     Ignored,
-    /// It is carried out and never answered.
+    /// The request is carried out and never answered.
     Swallowed,
-    /// It is answered after a while.
+    /// The request is answered after this time.
     Late(Duration),
 }
 
@@ -118,17 +118,17 @@ struct Fake {
 #[derive(Default)]
 struct State {
     version: u64,
-    /// What has happened until then is forgotten.
+    /// The version up to which the history is forgotten.
     compacted: u64,
     objects: BTreeMap<(String, String), Value>,
     history: Vec<Change>,
     faults: Vec<Fault>,
     behaviour: Behaviour,
-    /// What ends the streams of a pod.
+    /// Ends the streams of a pod.
     streams: HashMap<String, CancellationToken>,
-    /// Agents of pods: their names, and what ends them.
+    /// The agents of pods: their ids, and tokens that end them.
     agents: HashMap<String, (String, CancellationToken)>,
-    /// Verbs and resources that nobody may use.
+    /// Verbs and resources that the API denies.
     denied: Vec<(String, String)>,
     max_pods: Option<usize>,
     only_v4: bool,
@@ -142,7 +142,7 @@ struct Change {
     object: Value,
 }
 
-/// Where a request goes.
+/// The object or collection that a request is for.
 struct Target {
     resource: &'static str,
     name: Option<String>,
@@ -150,20 +150,20 @@ struct Target {
 }
 
 impl Cluster {
-    /// The one for all tests of this program that need no trouble.
+    /// The cluster that all tests of this program share which need no trouble.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         SHARED.get_or_init(Self::start)
     }
 
-    /// A new one. It ends with the program.
+    /// Starts a new cluster. It ends with the program.
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let below = folder.path().to_owned();
         Self::start_in(folder, Arc::new(move |known| future::ready(process(&below, known)).boxed()))
     }
 
-    /// The same, with these agents.
+    /// Starts a new cluster with these agents.
     pub fn start_with(agents: Agents) -> Self {
         Self::start_in(tempfile::tempdir().expect("a folder"), agents)
     }
@@ -175,7 +175,8 @@ impl Cluster {
         listener.set_nonblocking(true).expect("set");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let served = fake.clone();
-        // A runtime of its own: that of a test ends with it, and may be that of another.
+        // The cluster has a runtime of its own: a test's runtime ends with the test, and the shared cluster outlives
+        // it.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -223,24 +224,24 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until there are so many.
+    /// Waits until the resource has `count` objects.
     pub async fn until(&self, resource: &str, count: usize) {
         let what = format!("{count} {resource}");
         super::until(&what, async || self.all(resource).len() == count).await;
     }
 
-    /// Adds an object as somebody else would, and gives back its uid.
+    /// Adds an object as another client would, and returns its uid.
     pub fn add(&self, resource: &'static str, object: Value) -> String {
         let made = self.fake.put(resource, object, "ADDED");
         super::text(&made["metadata"]["uid"]).to_owned()
     }
 
-    /// Changes an object as somebody else would.
+    /// Changes an object as another client would.
     pub fn change(&self, resource: &'static str, object: Value) {
         self.fake.put(resource, object, "MODIFIED");
     }
 
-    /// Callers whose home is at this address have none any more, as when its server is taken for dead.
+    /// Releases the callers whose home is at this address, as if their server were considered dead.
     pub fn forsake(&self, address: &str) {
         for mut lease in self.all("leases") {
             if lease["metadata"]["annotations"]["llm-sandbox/address"] == address {
@@ -250,12 +251,12 @@ impl Cluster {
         }
     }
 
-    /// What becomes of pods from now on.
+    /// Sets the fate of new pods from now on.
     pub fn behave(&self, behaviour: Behaviour) {
         self.fake.state.lock().unwrap().behaviour = behaviour;
     }
 
-    /// What becomes of so many of the next requests of this kind.
+    /// Sets the trouble that the next `times` requests of this kind meet.
     pub fn trouble(
         &self,
         verb: &'static str,
@@ -267,7 +268,7 @@ impl Cluster {
         self.fake.state.lock().unwrap().faults.push(fault);
     }
 
-    /// All is well again.
+    /// Ends all trouble: removes faults and the quota, and lets new pods run.
     pub fn recover(&self) {
         let mut state = self.fake.state.lock().unwrap();
         state.faults.clear();
@@ -275,22 +276,22 @@ impl Cluster {
         state.max_pods = None;
     }
 
-    /// Nobody may do this.
+    /// Denies this verb on this resource.
     pub fn deny(&self, verb: &str, resource: &str) {
         self.fake.state.lock().unwrap().denied.push((verb.into(), resource.into()));
     }
 
-    /// A quota.
+    /// Sets a quota of pods.
     pub fn allow_pods(&self, count: usize) {
         self.fake.state.lock().unwrap().max_pods = Some(count);
     }
 
-    /// It is of a version that speaks v4 of the channels alone.
+    /// Makes the cluster one of an older version, which supports only v4 of the channel protocol.
     pub fn speak_v4(&self) {
         self.fake.state.lock().unwrap().only_v4 = true;
     }
 
-    /// Forgets what has happened, and ends all watches: they have to begin anew.
+    /// Forgets the history and ends all watches, which have to list again.
     pub fn forget_history(&self) {
         {
             let mut state = self.fake.state.lock().unwrap();
@@ -301,24 +302,24 @@ impl Cluster {
         self.fake.changed.send_modify(|(_, epoch)| *epoch += 1);
     }
 
-    /// Evicts a pod, as a node does that is short of something.
+    /// Evicts a pod, as a node that is short of memory does.
     pub fn evict(&self, pod: &str) {
         let status = json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." });
         self.fake.set_status(pod, status);
         self.fake.end_agent(pod);
     }
 
-    /// Breaks the streams to a pod, as an API server does that is restarted.
+    /// Breaks the streams to a pod, as an API server that restarts does.
     pub fn cut(&self, pod: &str) {
         self.fake.end_streams(pod);
     }
 
-    /// Deletes an object as somebody else would.
+    /// Deletes an object as another client would.
     pub fn delete(&self, resource: &'static str, name: &str) {
         Fake::remove(&self.fake, resource, name);
     }
 
-    /// All Leases were renewed for the last time an hour ago.
+    /// Makes all Leases overdue: their last renewal was in 2020.
     pub fn age_leases(&self) {
         for mut lease in self.all("leases") {
             lease["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z".into();
@@ -488,7 +489,7 @@ impl Fake {
         self.state.lock().unwrap().objects.get(&(resource.into(), name.into())).cloned()
     }
 
-    /// Writes an object, with a new version, and tells those who watch.
+    /// Writes an object with a new version, and notifies the watches.
     fn put(&self, resource: &str, mut object: Value, kind: &'static str) -> Value {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
@@ -604,7 +605,7 @@ impl Fake {
         reply(200, &object)
     }
 
-    /// An object is gone at once, and what ends with it soon.
+    /// Removes an object at once, and soon after it the objects that it owns.
     fn remove(self: &Arc<Self>, resource: &'static str, name: &str) {
         let Some(object) = self.get(resource, name) else { return };
         self.put(resource, object, "DELETED");
@@ -614,7 +615,7 @@ impl Fake {
         self.collect_later();
     }
 
-    /// Removes what ends with something that is not there.
+    /// Removes the objects whose owners no longer exist, after a delay.
     fn collect_later(self: &Arc<Self>) {
         let fake = self.clone();
         std::thread::spawn(move || {
@@ -659,7 +660,7 @@ impl Fake {
                 loop {
                     let (lines, newest, is_lost) = {
                         let state = fake.state.lock().unwrap();
-                        // They are in the order of their versions.
+                        // The changes are in the order of their versions.
                         let first = state.history.partition_point(|it| it.version <= from);
                         let new = state.history[first..].iter();
                         let new = new.filter(|it| it.resource == resource);
@@ -698,7 +699,7 @@ impl Fake {
             .expect("a response")
     }
 
-    /// What a node does with a pod.
+    /// Sets the status of a new pod as a node does.
     async fn kubelet(self: Arc<Self>, pod: String) {
         let behaviour = self.state.lock().unwrap().behaviour.clone();
         if behaviour == Behaviour::Silent {
@@ -741,7 +742,7 @@ impl Fake {
         }
     }
 
-    /// Starts PID 1 of a pod, whose first stream it has at once.
+    /// Starts PID 1 of a pod; the first stream belongs to it.
     async fn start_agent(self: &Arc<Self>, pod: &str) -> Agent {
         let agent = (self.agents)(None).await;
         let (ended, gone) = (CancellationToken::new(), agent.gone.clone());
@@ -749,7 +750,7 @@ impl Fake {
         self.state.lock().unwrap().agents.insert(pod.to_owned(), known);
         let (fake, pod) = (self.clone(), pod.to_owned());
         tokio::spawn(async move {
-            // With its pod it is killed, as nobody has it any more.
+            // The agent was killed with its pod, which no longer exists.
             if ended.run_until_cancelled(gone).await.is_none() {
                 return;
             }
@@ -814,14 +815,14 @@ impl Fake {
     }
 }
 
-/// A process of a pod, with the folder of the pod if it is the agent.
+/// A process of a pod, with the pod's folder if it is the agent.
 struct Process {
     child: Child,
     own: PathBuf,
 }
 
 impl Drop for Process {
-    /// Kills the agent's children first: interpreters that it has stopped would outlive it for ever.
+    /// Kills the agent's children first: interpreters that it has stopped would never end otherwise.
     fn drop(&mut self) {
         if let Some(pid) = self.child.id() {
             let children = ["-KILL", "-P", &pid.to_string()];
@@ -831,7 +832,8 @@ impl Drop for Process {
     }
 }
 
-/// An agent as a plain process, in a folder of its own below this one. Its id is its process id.
+/// Starts an agent as a plain process in a new folder below `below`, or connects to a known one. Its id is its process
+/// id.
 fn process(below: &Path, known: Option<String>) -> Agent {
     let own = below.join(uuid::Uuid::new_v4().simple().to_string());
     let mut command = Command::new(binary_beside("agent"));
@@ -839,7 +841,7 @@ fn process(below: &Path, known: Option<String>) -> Agent {
         Some(agent) => command.args(["--connect", agent]).env_clear(),
         None => serving(&mut command, &own),
     };
-    // The agent may outlive this process, and must not hold its standard error.
+    // The agent may outlive this process, so it must not keep this process's standard error open.
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = pipes.kill_on_drop(true).spawn().expect("an agent starts");
     let reader = Box::new(child.stdout.take().expect("piped"));
@@ -851,7 +853,7 @@ fn process(below: &Path, known: Option<String>) -> Agent {
         let _ = process.child.wait().await;
     };
     let gone = if known.is_some() {
-        // This process is the stream alone.
+        // This process is only the stream.
         tokio::spawn(ended);
         future::pending().boxed()
     } else {
@@ -860,13 +862,13 @@ fn process(below: &Path, known: Option<String>) -> Agent {
     Agent { id: known.unwrap_or(pid), reader, writer, gone: gone.shared() }
 }
 
-/// The arguments and the environment of an agent that serves in this folder.
+/// Sets the arguments and the environment of an agent that serves in this folder.
 fn serving<'a>(command: &'a mut Command, own: &Path) -> &'a mut Command {
     let [data, scratch, packages] = ["data", "scratch", "packages"].map(|name| own.join(name));
     for folder in [&data, &scratch, &packages] {
         std::fs::create_dir_all(folder).expect("made");
     }
-    // Above all programs, as it is in the image.
+    // Above all programs, as in the image.
     std::os::unix::fs::symlink(packages.join("node_modules"), own.join("node_modules"))
         .expect("made");
     command
@@ -880,7 +882,7 @@ fn serving<'a>(command: &'a mut Command, own: &Path) -> &'a mut Command {
         .env("PYTHONDONTWRITEBYTECODE", "1")
 }
 
-/// Both directions between a websocket and an agent, until one of them ends.
+/// Copies both directions between a websocket and an agent until one of them ends.
 async fn bridge(
     socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
     agent: Agent,
@@ -906,7 +908,7 @@ async fn bridge(
         }
     };
     let output = async {
-        // As a real one does, before anything else.
+        // A real API server sends these before anything else.
         for channel in 1..=3 {
             let _ = sink.send(Message::binary(vec![channel])).await;
         }
@@ -926,7 +928,7 @@ async fn bridge(
         let _ = sink.send(Message::binary([&[3], status.as_bytes()].concat())).await;
         let _ = sink.close().await;
     };
-    // When nobody writes any more the agent ends, and its output with it.
+    // When the input is closed, the agent ends, and its output with it.
     let both = async { tokio::join!(input, output) };
     tokio::select! { _ = both => {}, () = gone => {} }
 }
@@ -948,7 +950,7 @@ fn line(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({ "type": kind, "object": object }))
 }
 
-/// Whether an object has all these labels: `a=b,c,d!=e`.
+/// Whether an object matches all terms of a selector such as `a=b,c,d!=e`.
 fn is_selected(object: &Value, selector: &str) -> bool {
     let labels = &object["metadata"]["labels"];
     selector.split(',').filter(|it| !it.is_empty()).all(|term| match term.split_once('=') {
@@ -958,8 +960,8 @@ fn is_selected(object: &Value, selector: &str) -> bool {
     })
 }
 
-/// Why the cluster does not admit a pod: its quota, a runtime class that it does not have, or Pod Security at the
-/// level `restricted`.
+/// The reason why the cluster refuses a pod: its quota, an unknown runtime class, or Pod Security at the level
+/// `restricted`.
 fn refuses(spec: &Value, used: usize, max: Option<usize>) -> Option<String> {
     if max.is_some_and(|max| used >= max) {
         return Some(format!(

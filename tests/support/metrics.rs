@@ -1,4 +1,4 @@
-//! Reads what `/metrics` says, and holds it to what the format demands.
+//! A reader of `/metrics`, which checks that the text conforms to the format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// All samples, in the order in which they stood.
+/// All samples, in the order of the text.
 #[derive(Debug, Clone)]
 pub struct Metrics(pub Vec<Sample>);
 
 impl Metrics {
-    /// As somebody without a token reads them.
+    /// The metrics as a client without a token reads them.
     pub async fn of(web: &Web) -> Self {
         Self::read_by(&web.caller(None)).await
     }
@@ -28,7 +28,7 @@ impl Metrics {
         Self::parse(std::str::from_utf8(&response.body).expect("UTF-8"))
     }
 
-    /// Reads a whole text. What a linter of the format would complain of is a panic.
+    /// Reads a whole text. Panics if a linter of the format would complain.
     #[track_caller]
     pub fn parse(text: &str) -> Self {
         let (mut samples, mut seen, mut families) = (vec![], BTreeSet::new(), BTreeSet::new());
@@ -64,11 +64,11 @@ impl Metrics {
                     sample.labels.get(*label).is_some_and(|given| given == value)
                 })
         };
-        // Of no numbers at all the sum is -0.
+        // `sum` of an empty iterator of floats is -0.
         self.0.iter().filter(has).map(|sample| sample.value).fold(0.0, |sum, value| sum + value)
     }
 
-    /// The same, where only whole numbers make sense.
+    /// The same sum as a whole number. Panics if it is none.
     #[track_caller]
     pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let sum = self.sum(name, labels);
@@ -79,13 +79,13 @@ impl Metrics {
         self.0.iter().any(|sample| sample.name == name)
     }
 
-    /// Names and labels without the values.
+    /// Names and labels of all samples, without the values.
     pub fn series(&self) -> BTreeSet<String> {
         self.0.iter().map(|sample| format!("{} {:?}", sample.name, sample.labels)).collect()
     }
 }
 
-/// What has been read of the samples below one HELP.
+/// The samples below one HELP that were read so far.
 #[derive(Default)]
 struct Family {
     name: String,
@@ -154,7 +154,7 @@ impl Sample {
                 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         };
         assert!(is_name(name), "{line}");
-        // No value of ours has a quote or a comma.
+        // No label value of this server contains a quote or a comma.
         let labels = labels.split(',').filter(|label| !label.is_empty()).map(|label| {
             let (label, value) = label.split_once('=').expect("a value");
             let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));

@@ -1,4 +1,4 @@
-//! An npm registry on this machine, whose packages are made here and may be anything.
+//! An npm registry on this machine, whose packages are built here and can have any content.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha512};
 use tar::{EntryType, Header};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A package that is being made.
+/// A package that is being built.
 #[derive(Debug, Clone)]
 pub struct Package {
     about: Map<String, Value>,
@@ -22,7 +22,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// One that says its version.
+    /// Builds a package that tells its version.
     pub fn new(name: &str, version: &str) -> Self {
         let about = json!({ "name": name, "version": version, "main": "index.js" });
         let Value::Object(about) = about else { unreachable!() };
@@ -30,21 +30,21 @@ impl Package {
         new.file("package/index.js", format!("exports.version = {version:?};\n"))
     }
 
-    /// Something that its package.json says, and the registry with it.
+    /// Sets a field of the package.json, which the registry repeats.
     #[must_use]
     pub fn says(mut self, key: &str, value: Value) -> Self {
         self.about.insert(key.into(), value);
         self
     }
 
-    /// Another package that it needs.
+    /// Adds a dependency.
     #[must_use]
     pub fn requires(mut self, name: &str, range: &str) -> Self {
         self.about.entry("dependencies").or_insert_with(|| json!({}))[name] = range.into();
         self
     }
 
-    /// What the registry says of its tarball, instead of the truth.
+    /// Sets a field of the registry's statement about the tarball, in place of the true value.
     #[must_use]
     pub fn dist(mut self, key: &str, value: Value) -> Self {
         self.dist.insert(key.into(), value);
@@ -71,7 +71,7 @@ impl Package {
             let mut header = Header::new_ustar();
             header.set_entry_type(*kind);
             header.set_mode(0o644);
-            // As they are: the library would not write all of them.
+            // The bytes as they are: the library would refuse some of these paths.
             header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
             let content: &[u8] = if *kind == EntryType::Symlink {
                 header.as_mut_bytes()[157..157 + content.len()].copy_from_slice(content);
@@ -89,24 +89,24 @@ impl Package {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// What is said of a package, by its name; nothing if that is never said.
+    /// The registry's document about each package; `None` if the registry never answers.
     packages: BTreeMap<String, Option<Value>>,
     files: BTreeMap<String, Vec<u8>>,
     asked: Vec<String>,
 }
 
-/// A registry, until it is dropped.
+/// A running registry. It ends when it is dropped.
 #[derive(Debug, Clone)]
 pub struct Registry {
     pub url: String,
-    /// Its host.
+    /// The host of the address.
     pub host: String,
     shelf: Arc<Mutex<Shelf>>,
     _serving: Arc<AbortOnDropHandle<()>>,
 }
 
 impl Registry {
-    /// On an address of this machine.
+    /// Starts a registry on an address of this machine.
     pub async fn start_on(host: &str) -> Self {
         let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -142,7 +142,7 @@ impl Registry {
         }
     }
 
-    /// Adds a package, as the newest version of that name.
+    /// Adds a package as the newest version of its name.
     pub fn add(&self, package: Package) {
         let bytes = package.build();
         let text = |key: &str| package.about[key].as_str().expect("text").to_owned();
@@ -171,17 +171,17 @@ impl Registry {
         packument["dist-tags"]["latest"] = version.into();
     }
 
-    /// A package about which it never answers.
+    /// Makes the registry never answer requests for this package.
     pub fn hang(&self, name: &str) {
         self.shelf.lock().unwrap().packages.insert(name.to_owned(), None);
     }
 
-    /// What it was asked for, in order.
+    /// The packages and files that were requested, in order.
     pub fn asked(&self) -> Vec<String> {
         self.shelf.lock().unwrap().asked.clone()
     }
 
-    /// The settings of a server that uses it.
+    /// The settings of a server that uses this registry.
     pub fn settings(&self) -> Vec<(&str, &str)> {
         vec![
             ("SANDBOX_PACKAGES", "any"),

@@ -17,15 +17,15 @@ use super::{
     upload_arguments,
 };
 
-/// The last revision with sessions, and the one without.
+/// The last protocol revision with sessions, and the one without.
 pub const LEGACY: &str = "2025-11-25";
 pub const MODERN: &str = "2026-07-28";
 
-/// A server over HTTP of its own for one test.
+/// A server over HTTP for one test.
 pub struct Web {
     pub process: Child,
     pub base: String,
-    /// Another one of the same deployment, and what passes connections on to both in turn.
+    /// Another server of the same deployment, and the task that forwards connections to both in turn.
     _beside: Option<Box<(Child, AbortOnDropHandle<()>)>>,
     _folder: tempfile::TempDir,
 }
@@ -75,10 +75,11 @@ impl Web {
     }
 }
 
-/// Set, each server on pods is two, behind a round robin of connections: what holds for one holds for both.
+/// If this variable is set, each server on pods is two servers behind a round robin of connections: promises of one
+/// server hold for both.
 const REPLICAS: &str = "TEST_REPLICAS";
 
-/// Starts the program, and waits until it listens where is said.
+/// Starts the program, and waits until it listens; returns its address, too.
 async fn launch(on: On, folder: &tempfile::TempDir, settings: &[(&str, &str)]) -> (Child, String) {
     let port = free_port();
     let mut command = program(folder.path(), settings);
@@ -110,7 +111,7 @@ async fn launch(on: On, folder: &tempfile::TempDir, settings: &[(&str, &str)]) -
     (process, address)
 }
 
-/// Passes connections on to these in turn, from the address that is given back.
+/// Forwards connections to these servers in turn, from the address that is returned.
 pub async fn in_turn<const N: usize>(servers: [String; N]) -> (String, AbortOnDropHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -127,23 +128,23 @@ pub async fn in_turn<const N: usize>(servers: [String; N]) -> (String, AbortOnDr
     (address, AbortOnDropHandle::new(passing_on))
 }
 
-/// Who sends requests.
+/// A client that sends requests.
 pub struct Caller {
     pub base: String,
-    /// Of the URL that it sends messages of the protocol to, with the question mark.
+    /// The query of the URL for messages of the protocol, with the question mark.
     pub query: String,
     pub token: Option<String>,
     next: AtomicU64,
 }
 
 impl Caller {
-    /// The same, whose URL of the protocol has this query.
+    /// The same caller with this query in its URL of the protocol.
     #[must_use]
     pub fn at(self, query: &str) -> Self {
         Self { query: query.to_owned(), ..self }
     }
 
-    /// One request; the target starts with a slash.
+    /// Sends one request; the target starts with a slash.
     pub async fn send(
         &self,
         method: &str,
@@ -169,7 +170,7 @@ impl Caller {
         headers
     }
 
-    /// One MCP message with more headers.
+    /// Sends one MCP message with more headers.
     pub async fn post(&self, message: &Value, headers: &[(&str, &str)]) -> Response {
         let own = self.mcp_headers();
         let own = own.iter().map(|(name, value)| (&**name, &**value));
@@ -178,7 +179,7 @@ impl Caller {
         http_with("POST", &url, &all, message.to_string().as_bytes()).await
     }
 
-    /// A request of the generation without sessions.
+    /// Makes a request of the generation without sessions, and its headers.
     pub fn modern(&self, method: &str, mut params: Value) -> (Value, Vec<(&'static str, String)>) {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
         params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
@@ -192,7 +193,7 @@ impl Caller {
         (message, headers)
     }
 
-    /// The same, sent; all messages of the answer.
+    /// Sends such a request; returns all messages of the answer.
     pub async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
         let (message, headers) = self.modern(method, params);
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
@@ -249,13 +250,13 @@ pub struct Mcp<'a> {
 }
 
 impl Mcp<'_> {
-    /// One message.
+    /// Sends one message.
     pub async fn post(&self, message: &Value) -> Response {
         let headers = [("Mcp-Session-Id", &*self.id), ("MCP-Protocol-Version", LEGACY)];
         self.caller.post(message, &headers).await
     }
 
-    /// One request; all messages of its answer.
+    /// Sends one request; returns all messages of its answer.
     pub async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
         let id = self.caller.next.fetch_add(1, Ordering::Relaxed);
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# What a model pays: the tokens of the tool list and of results, by two tokenizers, over stdio and over HTTP
-# with tokens, where URLs are signed.
+# The tokens that a model pays for the tool list and for results, by two tokenizers, over stdio and over HTTP with
+# tokens, where URLs are signed.
 #
 #   tests/tokens/run.sh [--write] [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than it did there.
-# 1: something does. 2: it could not be made ready. 77: there is no npm, and the reason was printed.
+# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than in the table. 1:
+# something does. 2: the set-up failed. 77: there is no npm, and the reason was printed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../lib.sh"
 limit_s=300
 
-# The server is to have the settings of everybody, besides those that tell it of its engine.
+# The server must have the default settings, besides those that select its engine.
 unset_settings SANDBOX_IMAGE SANDBOX_RUNTIME
 
 mode=compare

@@ -1,5 +1,5 @@
-//! Cells in the container: every way in which one can end, and what is left of the workspace then. The variables
-//! are those that there must be, or it is said that they are gone; never others.
+//! Cells in the container: every way in which a cell can end, and the state of the workspace after it. The variables
+//! are the right ones, or the answer says that they are lost; they are never others.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use protocol::message::{
 use support::PATIENCE;
 use tokio::time::timeout;
 
-/// One sandbox, spoken to as a session speaks to it.
+/// A sandbox, and the link that a session would have to it.
 struct Bench {
     link: Link,
     owner: LinkOwner,
     sandbox: Sandbox,
 }
 
-/// What a cell came to.
+/// The result of a cell.
 struct Cell {
     reply: RunReply,
     stdout: String,
@@ -61,7 +61,7 @@ impl Bench {
         Self { link, owner, sandbox }
     }
 
-    /// With variables of many kinds.
+    /// Starts a bench with variables of many kinds.
     async fn with_state() -> Self {
         let bench = Self::start().await;
         bench.fill().await;
@@ -93,7 +93,7 @@ impl Bench {
         self.cell_for(code, 60.0).await
     }
 
-    /// A cell that ends well.
+    /// Runs a cell that must succeed and keep the variables.
     async fn kept(&self, code: &str) -> Cell {
         let cell = self.cell(code).await;
         assert_eq!(cell.reply.end, End::Exited { code: 0 }, "{}", cell.stderr);
@@ -105,7 +105,7 @@ impl Bench {
         self.kept(code).await.result
     }
 
-    /// A program beside the cells.
+    /// Runs a program beside the cells.
     async fn program(&self, code: &str) -> RunReply {
         let running = self.link.run(Self::request(code, 60.0, false)).await.expect("it runs");
         soon(running.finish()).await.expect("a reply")
@@ -116,7 +116,7 @@ impl Bench {
         soon(self.link.reset(&reset)).await.map(|done| (done.count, done.can_undo))
     }
 
-    /// The variables are those that [`fill`](Self::fill) has made, and they work.
+    /// Checks that the variables are those that [`fill`](Self::fill) made, and that they work.
     async fn is_as_filled(&self) {
         assert_eq!(self.value(PROOF).await, "'as filled'");
     }
@@ -160,14 +160,14 @@ things = [1, 2]
 await asyncio.sleep(0.001)
 ";
 
-/// Changes all of them.
+/// Code that changes all of them.
 const MESS: &str = r"
 next(numbers); step(); table.loc[0, 'a'] = 99; log.write('two'); log.flush(); things.append(3)
 random.random(); np.random.rand(); asyncio.get_event_loop_policy()
 print('messed', flush=True)
 ";
 
-/// Uses all of them, and says what is not as it was.
+/// Code that uses all of them, and lists those that have changed.
 const PROOF: &str = r"
 await asyncio.sleep(0.001)
 found = {
@@ -182,12 +182,12 @@ found = {
 'as filled' if all(found.values()) else found
 ";
 
-/// What a cell does to its end, and how it ends.
+/// The end of a cell: its code, its time limit, and the expected end.
 struct Case {
     code: &'static str,
     seconds: f64,
     end: fn(End) -> bool,
-    /// What may become of the variables.
+    /// The states that the variables may have.
     states: &'static [CellState],
 }
 
@@ -201,7 +201,7 @@ const KILLED: Case = Case {
     states: &[RolledBack],
 };
 
-/// A test of each: its name is the promise.
+/// Makes a test of each case; the name of the test is the promise.
 macro_rules! ends {
     ($($name:ident { $($case:tt)* })*) => {
         $(#[tokio::test(flavor = "multi_thread")]
@@ -219,7 +219,7 @@ async fn check(case: &Case) {
         assert!(cell.stdout.starts_with("messed"), "{}", cell.stdout);
         if cell.left.state == Lost {
             assert_eq!(cell.left.count, 0);
-            // Nothing pretends to be what it was.
+            // No variable seems to be there.
             assert!(bench.cell("things").await.stderr.contains("NameError"));
             bench.reset(None).await.expect("reset");
             bench.fill().await;
@@ -512,7 +512,7 @@ async fn a_cell_is_cancelled_at_any_moment_and_rolled_back() {
         let code = [MESS, "while True: step()"].concat();
         let running = bench.link.run(Bench::request(&code, 60.0, true)).await.expect("it runs");
         let number = running.call;
-        // Not a wait for anything: any moment will do.
+        // Any moment will do: this waits for nothing in particular.
         tokio::time::sleep(Duration::from_micros(micros)).await;
         soon(bench.link.kill(number)).await.expect("killed");
         let cell = Cell::new(soon(running.finish()).await.expect("a reply"));
@@ -541,7 +541,7 @@ for pid in others:
         assert_eq!(&reply.stdout.head[..], b"T 3\n", "{stderr}");
     }
     bench.program("import os; x = 1; os.fork()").await;
-    // What it kills comes back, or is said to be new.
+    // A program can kill the interpreter; the variables come back, or the next cell says that it is new.
     let kill = format!("import os, signal; os.kill({kernel}, signal.SIGKILL)");
     bench.program(&kill).await;
     bench.is_as_filled().await;
@@ -559,7 +559,7 @@ for pid in others:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kernel_that_is_only_slow_keeps_its_variables() {
     let bench = Bench::with_state().await;
-    // No copy of it is made in time.
+    // The fork for a copy of this interpreter takes longer than its limit.
     bench.kept("os.register_at_fork(before=lambda: time.sleep(1.2))").await;
     for _ in 0..2 {
         bench.program("print(1)").await;
