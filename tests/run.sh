@@ -117,7 +117,10 @@ install_nextest() {
     step 'cargo-nextest, from source: some minutes, the first time'
     cargo install --locked cargo-nextest
 }
-lints() { cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings; }
+lints() {
+    python3 tests/doc_comments.py
+    cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings
+}
 build() {
     # An older program must not be tested if cargo's settings put the new one elsewhere.
     rm -f "$server"

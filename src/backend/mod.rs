@@ -71,7 +71,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Checks that a sandbox can be started now: the engine answers, and the image and the runtime exist.
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>>;
 
-    /// What the backend offers beside starting, listing and removing.
+    /// The abilities of the backend beside starting, listing and removing.
     fn abilities(&self) -> Abilities<'_>;
 
     /// How many sandboxes to start at a time. More starts only compete for the processors: two cores start ten

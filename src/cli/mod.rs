@@ -70,7 +70,7 @@ enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
-    /// Install what the embedded engine needs: Python and JavaScript as WebAssembly.
+    /// Install the runtime of the embedded engine: Python and JavaScript as WebAssembly.
     #[cfg(feature = "wasm")]
     Runtime {
         #[command(subcommand)]
@@ -89,7 +89,7 @@ enum Command {
         /// Print only those of this name.
         name: Option<String>,
     },
-    /// Look into the audit file.
+    /// Inspect the audit file.
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
@@ -115,7 +115,7 @@ enum Command {
     /// Outlive a server for as long as it takes to remove its sandboxes. Servers start this.
     #[command(hide = true)]
     Guard {
-        /// What made them.
+        /// The engine of the sandboxes.
         #[arg(long, default_value = "docker")]
         engine: Engine,
         /// The server, as its containers name it.
@@ -137,10 +137,10 @@ enum ImageCommand {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Whether the chain of lines is whole, and where it is not: exit code 0 or 1.
+    /// Check that no line was changed, added or removed, and say where one was: exit code 0 or 1.
     ///
-    /// It is looked for in the file, and in those that it was renamed to. With SANDBOX_KEY_FILE as for the
-    /// server it is also looked at whether the server has made the lines.
+    /// Checks the file and the files that it was renamed to. With the server's SANDBOX_KEY_FILE it also
+    /// checks that this server wrote the lines.
     Verify(VerifyArgs),
 }
 
@@ -149,11 +149,11 @@ struct VerifyArgs {
     /// The newest file of the chain; SANDBOX_AUDIT_FILE is the default.
     file: Option<PathBuf>,
 
-    /// Only what comes after the line with this hash, which may be in a file that is not there any more.
+    /// Check only the lines after the one with this hash; that line itself may be in a file that was deleted.
     #[arg(long, value_name = "HASH")]
     from: Option<Hash>,
 
-    /// Only what comes before, and the line with this hash itself, which must be there.
+    /// Check only the lines up to and including the one with this hash, which must exist.
     #[arg(long, value_name = "HASH")]
     to: Option<Hash>,
 }

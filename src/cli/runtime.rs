@@ -15,12 +15,12 @@ use crate::{backend::wasm, config::Config};
 
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
-    /// File or folder to take the packages from, for a machine without a network; may be repeated. What
-    /// is missing is named.
+    /// File or folder to take the packages from, for a machine without a network; may be repeated. The
+    /// command names packages that are missing.
     #[arg(long = "from", value_name = "PATH")]
     from: Vec<PathBuf>,
 
-    /// Do nothing if the runtime is there and can be used.
+    /// Do nothing if the runtime is installed and usable.
     #[arg(long)]
     if_needed: bool,
 }

@@ -72,7 +72,7 @@ const MAX_INLINE_IMAGE: u64 = 2_000_000;
 const MAX_UPLOAD: u64 = 1 << 30;
 
 settings! {
-    "What a sandbox may use" {
+    "Limits of a sandbox" {
         MEMORY_LIMIT: u64 = defaults::MEMORY_LIMIT, Form::Size(defaults::MEMORY_BYTES.0, defaults::MEMORY_BYTES.1), whole,
             "Memory, without swap. Files in /mnt/data and /tmp count towards it.";
         CPU_LIMIT: f64 = defaults::CPU_LIMIT, Form::Number(defaults::CPUS.0, defaults::CPUS.1), super::parse::number,
@@ -90,9 +90,9 @@ settings! {
              clients must be told to wait: n8n's MCP nodes by their option Timeout, the TypeScript SDK by \
              the option timeout of a request. Claude Code waits by itself.";
     }
-    "What goes in and out" {
+    "Input and output" {
         TIMEZONE: Option<String> = "UTC", Form::Words("the name of a time zone, such as Europe/Berlin"), timezone,
-            "Time zone of programs, by its IANA name: what datetime.now() and time.localtime() give. JavaScript on the \
+            "Time zone of programs, by its IANA name, for datetime.now() and time.localtime(). JavaScript on the \
              embedded engine keeps UTC.";
         MAX_UPLOAD_BYTES: u64 = "50MB", Form::Size(1, MAX_UPLOAD), whole,
             "Largest upload, at most 1GiB. As base64 it arrives in one message and is held in memory \
@@ -125,13 +125,13 @@ settings! {
              must not pass through a link.";
         EXPORT_LIMIT: u64 = "500MB", Form::Size(1 << 20, 1 << 40), whole,
             "How much one server may write there in total until it ends; each file and folder counts 4096 \
-             bytes on top of its content. What does not fit is left out, and the model is told.";
+             bytes on top of its content. Files beyond the limit are not exported, and the model is told so.";
         HISTORY_DIR: Option<PathBuf> = "", Form::Words("a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
-            "Folder for the code, the outputs and the pictures of a session's runs, made if it is not there, so that its \
-             notebook has all of them: up to 2,000 runs and 256MiB a session. Without it a session remembers its last 500 runs, \
+            "Folder for the code, the outputs and the pictures of a session's runs, created if it does not exist, so that \
+             its notebook has all of them: up to 2,000 runs and 256MiB a session. Without it a session remembers its last 500 runs, \
              within 16MB for all sessions, and as much again of its newest pictures. The files have no names and \
-             are gone with their session, or with the server.";
+             disappear with their session, or with the server.";
         MAX_OUTPUT_BYTES: usize = "20KB", Form::Size(1000, MAX_OUTPUT), whole,
             "How much of stdout and of stderr a result shows (the start and the end), at most 320KiB. \
              read_output reads the rest.";
@@ -146,20 +146,19 @@ settings! {
              SANDBOX_TOOLS_FILE. Each costs a model some tokens a conversation (docs/tokens.md). One client can \
              ask for fewer with the URL /mcp?toolsets=run. Without code, nothing is prepared for cells.";
         PACKAGES: Allowed = defaults::PACKAGES, Form::Words("off, any, or packages separated by commas"), packages,
-            "What models may install with the tool install_package (docs/packages.md): off; a list such as \
-             rapidfuzz,humanize>=4,<5,npm:lodash, for Python and JavaScript, and what those need; or any. Sandboxes \
-             have no network all the same: packages are fetched from the index that pip or npm is told of here, in \
-             a container of their own, and checked.";
+            "Packages that models may install with the tool install_package (docs/packages.md): off; a list such as \
+             rapidfuzz,humanize>=4,<5,npm:lodash, for Python and JavaScript, together with their dependencies; or any. \
+             Sandboxes still have no network: a separate container fetches packages from the index that pip or npm is \
+             configured to use on this machine, and the server checks them.";
         PACKAGES_LIMIT: u64 = defaults::PACKAGES_LIMIT, Form::Size(defaults::PACKAGES_BYTES.0, defaults::PACKAGES_BYTES.1), whole,
             "Size of all packages of a session, which are kept in memory and count towards SANDBOX_MEMORY_LIMIT. As \
              much may be downloaded for one call.";
         PACKAGES_TIMEOUT_S: Duration = "120", Form::Seconds(5, 3600),
             |row, value| whole(row, value).map(Duration::from_secs),
-            "Longest that fetching a package may take, with all that it needs.";
+            "Longest time for fetching a package and its dependencies.";
         PACKAGES_CACHE: u64 = "500MB", Form::Size(0, 1 << 40), whole,
-            "Packages that were fetched are kept for all sessions, up to this size, as files without a name in the \
-             folder for temporary files (TMPDIR); they are gone with the server. An hour later the index is asked \
-             anew.";
+            "Fetched packages are cached for all sessions, up to this size, as files without a name in the folder for \
+             temporary files (TMPDIR). They disappear with the server. After an hour the server asks the index again.";
         PACKAGES_NETWORK: String = defaults::PACKAGES_NETWORK, Form::Words("the name of a network of the engine"), network,
             "Docker network of the containers in which packages are fetched. Choose one from which the package index \
              can be reached, and nothing else if you can.";
@@ -180,12 +179,12 @@ settings! {
             "A session that is unused for this long is closed. A running program counts as use.";
         MAX_HIBERNATED: usize = "100", Form::Whole(0, 10_000), whole,
             "When the limit of sessions is reached, the session that has been unused for longest hibernates at once and \
-             gives its place to the new one; it needs a place again before its next run. A client can have so many \
+             gives its place to the new one; it needs a place again before its next run. A client can have this many \
              sessions without a place besides those of SANDBOX_MAX_SESSIONS, and all of them together can hold about \
              twice SANDBOX_MEMORY_LIMIT; beyond that, the one of them that has been unused for longest ends, if the \
              server made its id. A session in use keeps its place, and so does one whose \
-             files and variables need more than half of SANDBOX_MEMORY_LIMIT. A session of another client gives way \
-             only if that client has more places. The default is 0 with Kubernetes, where a pod counts whatever it does.";
+             files and variables need more than half of SANDBOX_MEMORY_LIMIT. A session of another client gives its \
+             place away only if that client has more places. The default is 0 with Kubernetes, where every pod counts.";
         EVICT_IDLE_M: Option<Duration> = "10", Form::Minutes(0.0, 1e6),
             |row, value| minutes(row, value).map(|idle| (!idle.is_zero()).then_some(idle)),
             "When the limit of sessions is reached and none can hibernate (SANDBOX_MAX_HIBERNATED), a new session \
@@ -203,29 +202,29 @@ settings! {
              the image lacks are skipped, with a warning in the log. Worth adding if you need them: \
              openpyxl, reportlab.platypus (5 MB and 45 ms each). With json alone, which loads the interpreter, a \
              session takes 160 MB less and a run that imports pandas half a second longer. With none, each run starts \
-             a new interpreter, and notes on errors know less of them. Where full /mnt/data and /tmp would leave less \
+             a new interpreter, and notes on errors know less of them. If full /mnt/data and /tmp would leave less \
              than 180MB of memory (below 480MB, or with a SANDBOX_DATA_LIMIT too large for the memory), the default is \
-             json, and where they would leave less than 95MB, none. The log of a server and `llm-sandbox doctor` then \
+             json; if they would leave less than 95MB, it is none. The log of a server and `llm-sandbox doctor` then \
              say how much memory would suffice.";
         UNDO: u32 = "5", Form::Whole(0, MAX_UNDO as _), whole,
-            "Cells of a workspace that can be taken back. For each a copy of the interpreter is kept, of \
-             about 3 MB and what has changed since; fewer are kept where memory is short.";
+            "Cells of a workspace that can be undone. The server keeps a copy of the interpreter for each, of about 3 MB \
+             plus its later changes, and fewer copies if memory is short.";
         HIBERNATE_AFTER_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "A session that is unused for this long hibernates: it unloads what is preloaded, which is \
              most of its memory, or with SANDBOX_STATE_DIR all of it. Its next run takes longer, up to a second; \
              those after it do not.";
         HOLD_S: Duration = "0", Form::Seconds(defaults::HOLD_SECONDS.0, defaults::HOLD_SECONDS.1),
             |row, value| whole(row, value).map(Duration::from_secs),
-            "A sandbox outlives the connection to it for this long: what runs goes on, and the server takes it \
-             over again, as after a restart of what relays the connection. Over HTTP with SANDBOX_KEY_FILE the \
-             next server does, too: an upgrade ends no session. The default is 60 with Kubernetes. 0 ends a \
+            "A sandbox outlives the connection to it for this long: programs continue, and the server connects again, \
+             for example after a restart of the relay. Over HTTP with SANDBOX_KEY_FILE the next server does so, too: an \
+             upgrade ends no session. The default is 60 with Kubernetes. 0 ends a \
              sandbox with its connection. Not for the embedded engine, which has SANDBOX_STATE_DIR.";
         CLEANUP_INTERVAL_M: Duration = "5", Form::Minutes(0.01, 1e6), minutes,
             "How often to look for containers of servers that have died.";
     }
     "Engine" {
         ENGINE: Engine = "auto", Form::Words("auto, docker, kubernetes, wasm or local"), word,
-            "What makes the sandboxes: docker, containers; kubernetes, pods of a cluster (docs/kubernetes.md); \
+            "Engine that starts the sandboxes: docker, containers; kubernetes, pods of a cluster (docs/kubernetes.md); \
              wasm, the embedded engine, which needs neither Docker nor root (docs/embedded-engine.md); or auto, \
              docker or wasm, whichever can be used when the server starts. The last choice, local, runs programs as plain processes, WHICH ISOLATES \
              NOTHING: for tests of the server itself.";
@@ -241,22 +240,22 @@ settings! {
         STATE_DIR: Option<PathBuf> = "", Form::Words("a folder"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
             "Folder in which the embedded engine keeps its sandboxes, variables and files, when the server \
-             ends or is killed: with the next server each session goes on at its next call. What was closed \
-             or has expired is not kept. Only its owner may be able to write to it. Without it sessions end \
+             ends or is killed: with the next server each session continues at its next call. Closed and \
+             expired sessions are not kept. Only its owner may be able to write to it. Without it sessions end \
              with the server. With it no sandboxes are kept ready (SANDBOX_POOL_SIZE).";
         ARCHIVE: Option<String> = "", Form::Words("a folder, or s3://bucket/prefix"), archive,
-            "Where a session goes that ends without having been closed: by its time to live, with the server, or \
-             to make room. The next use of its name brings back its files and what could be kept of its variables, \
-             on any server that has the same archive (docs/archive.md). A folder, or s3://bucket/prefix with the \
-             usual variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Whoever \
-             can read it can read the data. Without it such sessions are gone.";
+            "Archive for sessions that end without being closed: when they expire, when the server ends, or to make room. \
+             The next use of the session's name restores its files and the variables that could be saved, on any server \
+             with the same archive (docs/archive.md). A folder, or s3://bucket/prefix with the usual variables \
+             AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL. Anyone who can read the archive \
+             can read the data. Without an archive such sessions are lost.";
         ARCHIVE_DAYS: Duration = "7", Form::Number(0.0001, 3650.0),
             |row, value| super::parse::number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0)),
             "For how many days an archived session is kept.";
         ARCHIVE_CLIENT_LIMIT: Option<u64> = "10GB", Form::Size(0, 1 << 50),
             |row, value| whole(row, value).map(|most: u64| (most > 0).then_some(most)),
             "Most that the archived sessions of one client take together. When a session is archived and they would \
-             take more, the client's oldest ones are forgotten. 0 for no limit.";
+             take more, the client's oldest ones are deleted. 0 for no limit.";
         MIN_FREE: u64 = "1GB", Form::Size(0, 1 << 50), whole,
             "Space that stays free on the disks of SANDBOX_ARCHIVE and SANDBOX_HISTORY_DIR. With less, no session is \
              archived, and the log says so; if an older state of the session comes back later, its notes say that a \
@@ -264,7 +263,7 @@ settings! {
         SHUTDOWN_TIMEOUT_S: Duration = "10", Form::Seconds(1, 3600),
             |row, value| whole(row, value).map(Duration::from_secs),
             "How long a server that ends waits for its sessions to end. With SANDBOX_ARCHIVE the default is 25, as \
-             they are saved first. Whatever stops the server must wait for longer: Docker Compose waits for 30.";
+             they are saved first. The program that stops the server must wait longer: Docker Compose waits for 30 seconds.";
         IMAGE: String = defaults::IMAGE, Form::Words("the name of an image"), text,
             "Image of the sandboxes: the one that `llm-sandbox image build` builds, or your own based on \
              it. On Kubernetes its name in a registry that the nodes reach, with a tag that is not used again: \
@@ -278,18 +277,18 @@ settings! {
         KUBERNETES_POD: Option<PathBuf> = "", Form::Words("the path of a file"),
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
             "File with a merge patch, in YAML or JSON, over the pods of sandboxes: nodeSelector, tolerations, \
-             affinity, imagePullSecrets, hostUsers, a seccomp profile of the nodes, labels and what else \
-             docs/kubernetes.md lists. What would weaken a sandbox is refused.";
+             affinity, imagePullSecrets, hostUsers, a seccomp profile of the nodes, labels and the \
+             other fields that docs/kubernetes.md lists. A patch that would weaken a sandbox is refused.";
         PEER_ADDRESS: Option<SocketAddr> = "", Form::Words("an IP address of this server and a port, such as 10.1.2.3:8081"),
             socket_address,
-            "For several servers behind one address, on Kubernetes (docs/kubernetes.md): where the others reach this \
-             one. It listens there besides, and each client's requests are answered by the server that has the \
-             client's sessions, whichever of them they reach. Needs SANDBOX_KEY_FILE, a file that is there and is the \
+            "For several servers behind one address, on Kubernetes (docs/kubernetes.md): the address at which the \
+             others reach this server, and on which it listens as well. The server that has a client's sessions answers \
+             the client's requests, whichever server they reach. Needs SANDBOX_KEY_FILE, a file that exists and is the \
              same for all, and SANDBOX_HOLD_S. Over stdio it is ignored.";
         KUBERNETES_CANARY_TARGET: Option<String> = "", Form::Words("a host and its port, such as 10.0.0.1:443"),
             host_and_port,
-            "What `llm-sandbox doctor` tries to reach from inside a sandbox on Kubernetes, and must not: a host \
-             and its port. By default the cluster's API server.";
+            "Host and port that a sandbox on Kubernetes must not reach: `llm-sandbox doctor` tries it from inside one. \
+             By default the cluster's API server.";
     }
     "HTTP" {
         TRANSPORT: Transport = "stdio", Form::Words("stdio or http"), word,
@@ -301,26 +300,25 @@ settings! {
             "Port to listen on. If it is taken, a server over stdio uses a free one, which its URLs then \
              carry. 0 always picks a free one.";
         AUTH_TOKENS: Option<String> = "", Form::Words("name:token pairs separated by commas"), optional,
-            "Who has access: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes \
-             a good one. Sessions belong to the name that made them; several tokens may have one name. \
-             Must be set if SANDBOX_HTTP_HOST is not a loopback address. Without it nobody on this machine \
-             needs a token; over stdio, only the URLs that were handed out give access then.";
+            "Clients and their tokens: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes \
+             a good one. Sessions belong to the name that created them; several tokens may have one name. \
+             Must be set if SANDBOX_HTTP_HOST is not a loopback address. Without it clients on this machine \
+             need no token; over stdio, only the URLs that the server has given out grant access then.";
         AUTH_TOKENS_FILE: Option<String> = "", Form::Words("the path of a file"), optional,
             "File with such pairs, separated by commas or line breaks, used if SANDBOX_AUTH_TOKENS is not \
              set. If it does not exist, it is created with one random token for the name me, which \
              `llm-sandbox token` prints.";
         KEY_FILE: Option<ServerKey> = "", Form::Words("the path of a file"), server_key,
             "File with the server's secret, 32 bytes as hexadecimal digits or base64, from which it derives the \
-             key of its URLs. If it does not exist, it is created with a random one. Others than its owner and \
-             group must not be able to read it. Without it each server has a secret of its own, so that no URL \
-             outlives its server.";
+             key of its URLs. If it does not exist, it is created with a random one. Only its owner and group may be \
+             able to read it. Without it each server has a secret of its own, so that no URL outlives its server.";
         RATE_LIMIT_PER_M: Option<NonZeroU32> = "0", Form::Whole(0, 1_000_000),
             |row, value| whole(row, value).map(NonZeroU32::new),
             "Requests of one client per minute, all of which may come at once; 0 for no limit. Further \
              ones are answered with 429.";
         METRICS_TOKEN: Option<Token> = "", Form::Words("a token"), token,
             "Token for reading /metrics and nothing else. If it is not set, each of SANDBOX_AUTH_TOKENS \
-             works; without those nobody needs one.";
+             works; without those, reading them needs no token.";
         URL_TTL_M: Duration = "60", Form::Minutes(0.01, 1e6), minutes,
             "How long URLs that need no token remain valid: those for uploads and, over stdio or where \
              there are tokens, those of downloads and of the page. They end with their session in any \
@@ -354,15 +352,15 @@ settings! {
             |row, value| optional(row, value).map(|path| path.map(PathBuf::from)),
             "File in which each call, upload and download leaves a line: who, what, when, limits and outcome, SHA-256 \
              of code, inputs and outputs, and of the line before; never code or data. `llm-sandbox audit verify` finds \
-             what was changed or taken out (docs/audit.md). With SANDBOX_KEY_FILE only the server can make a line. One \
-             server has one file. While it cannot be written, calls are refused.";
+             changed and removed lines (docs/audit.md). With SANDBOX_KEY_FILE only the server can make a line. Each \
+             server needs a file of its own. While it cannot be written, calls are refused.";
         AUDIT_MAX_SIZE: u64 = "100MB", Form::Size(4096, 1 << 40), whole,
-            "The audit file is renamed to <file>.<number of its last line> when it would be larger than this, and a new \
-             one goes on.";
+            "The audit file is renamed to <file>.<number of its last line> when it would be larger than this, and the \
+             next line begins a new one.";
         AUDIT_MAX_TOTAL: Option<u64> = "0", Form::Size(0, 1 << 50),
             |row, value| whole(row, value).map(|most: u64| (most > 0).then_some(most)),
             "Most that the audit file and its older ones take together. When it would be more, the oldest are deleted, \
-             and a line says up to which line: `llm-sandbox audit verify` takes that for no gap. 0 deletes none.";
+             and a line says up to which line, so that `llm-sandbox audit verify` reports no gap. 0 deletes none.";
         AUDIT_REFUSED_PER_M: Option<NonZeroU32> = "60", Form::Whole(0, 1_000_000),
             |row, value| whole(row, value).map(NonZeroU32::new),
             "Lines of the audit file that one client gets in a minute for calls that were refused, so that nothing was \
