@@ -1,7 +1,7 @@
 //! The HTTP server, and the only place that names axum: files in and out and, if it is asked for, MCP.
 //!
 //! - [`connections`]: accepts connections and cuts them off; [`seats`] decides who may be connected.
-//! - [`router`]: maps URLs to handlers; [`error`]: the answers of requests that fail.
+//! - `router`: maps URLs to handlers; [`error`]: the answers of requests that fail.
 //! - [`hosts`]: checks which host names requests may be for, and which sites' pages may call the server.
 //! - [`forward`]: passes requests on to the server that has their caller's sessions.
 //! - [`access`]: authenticates requests by token or signed URL, and limits their rate.

@@ -36,7 +36,7 @@ const MAX_NOTES: usize = 5;
 /// Longest note, in characters.
 const MAX_CHARS: usize = 299;
 
-/// One note for a model. Its text is the [`Display`].
+/// One note for a model. Its text is its [`Display`](std::fmt::Display).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
     /// A number was out of bounds, and the bound was used instead.
