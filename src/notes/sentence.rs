@@ -11,10 +11,10 @@ use super::{Instead, Note, Whereabouts};
 pub(super) const MAX_COUNT: usize = 99_999;
 
 /// Longest name in a note, in characters of its quoted form.
-pub(super) const MAX_NAME_CHARS: usize = 70;
+const MAX_NAME_CHARS: usize = 70;
 
 /// Writes the note on a missing file.
-pub(super) fn missing_file(
+fn missing_file(
     f: &mut Formatter<'_>,
     name: &str,
     there: &Names,
@@ -37,10 +37,7 @@ pub(super) fn missing_file(
 }
 
 /// Writes the note on the places of a file's tables.
-pub(super) fn write_shape(
-    f: &mut Formatter<'_>,
-    Shape { line, separator, next }: Shape,
-) -> fmt::Result {
+fn write_shape(f: &mut Formatter<'_>, Shape { line, separator, next }: Shape) -> fmt::Result {
     write!(f, "The file's table seems to begin at line {line}")?;
     if line > 1 {
         write!(f, " (skiprows={} in pandas)", line - 1)?;
@@ -55,7 +52,7 @@ pub(super) fn write_shape(
 }
 
 /// Writes the note on the position of a program at its timeout.
-pub(super) fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
+fn stood_at(f: &mut Formatter<'_>, position: &Position) -> fmt::Result {
     let Position { file, line, function, text } = position;
     let file = file.strip_prefix("/tmp/").unwrap_or(file);
     write!(f, "At the timeout the program was at line {line} of {}", Name(file))?;

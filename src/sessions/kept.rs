@@ -69,20 +69,13 @@ impl Sessions {
         !matches!(which, Which::Stateless(_)) && self.saved().is_some()
     }
 
-    fn saved(&self) -> Option<&dyn SavesSandboxes> {
+    pub(super) fn saved(&self) -> Option<&dyn SavesSandboxes> {
         self.inner.backend.abilities().saved
     }
 
     /// Whether the caller's session of this name can resume from a saved sandbox.
     pub(super) fn has_kept(&self, id: &SessionId) -> bool {
         self.saved().is_some_and(|saved| saved.has(&SessionKey::of(&self.caller, id)))
-    }
-
-    /// Removes the saved sandbox of the caller's session of this name.
-    pub(super) fn forget_kept(&self, id: &SessionId) {
-        if let Some(saved) = self.saved() {
-            saved.forget(&SessionKey::of(&self.caller, id));
-        }
     }
 
     /// The workspace's session that can resume from a saved sandbox.

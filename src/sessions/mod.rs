@@ -35,7 +35,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use model::{OwnSettings, Principal, SessionId};
+use model::{OwnSettings, Principal, SessionId, SessionKey};
 use parking_lot::{Mutex, MutexGuard};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::{
@@ -319,7 +319,9 @@ impl Sessions {
         let closed = match found {
             Some(handle) => handle.close().await,
             None if self.only.is_none() && self.has_kept(id) => {
-                self.forget_kept(id);
+                if let Some(saved) = self.saved() {
+                    saved.forget(&SessionKey::of(&self.caller, id));
+                }
                 self.inner.changes.tell();
                 Ok(())
             }

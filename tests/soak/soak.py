@@ -208,7 +208,7 @@ def main(binary, minutes):
         print(f"soak: {CALLERS} sessions, {minutes:g} min, seed {seed}", flush=True)
         samples = watch(server, threads, tally, begun)
         sessions = containers(server)
-        # A session that hibernates without a place has one, too, and so has a pooled sandbox.
+        # Pooled sandboxes and hibernating sessions without a place have containers, too: their number proves nothing.
         have_containers = all(containers(server, f"label=session_id={caller.session}") for caller in callers)
         exit_code = server.end()
         left = containers(server)

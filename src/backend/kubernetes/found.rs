@@ -179,7 +179,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
+    fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
         let id = pod.metadata.name.clone()?;
         let owner = owner(&pod);
         let holds = holds(&pod);

@@ -87,7 +87,7 @@ impl Inner {
         judged.iter().filter(|it| it.life == Life::Alive).filter(differs).map(|it| &*it.name)
     }
 
-    pub(super) fn warn_of_others(&self, judged: &[Judged]) {
+    fn warn_of_others(&self, judged: &[Judged]) {
         let others: Vec<_> = self.others(judged).collect();
         if !others.is_empty() {
             tracing::warn!(

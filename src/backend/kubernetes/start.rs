@@ -24,14 +24,14 @@ use super::{
 use crate::backend::{BackendError, BackendErrorKind as Kind, Sandbox, Spec};
 
 /// Longest start of a pod: a node may have to pull the image first, or have to be started itself.
-pub(super) const START_TIMEOUT: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// If the watch reports nothing of a starting pod for this long, the pod is requested, because the watch may have
 /// failed.
-pub(super) const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
+const NEWS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The opening of a stream, as errors name it.
-pub(super) const OPEN: &str = "run a process in the sandbox (create and get on pods/exec)";
+const OPEN: &str = "run a process in the sandbox (create and get on pods/exec)";
 
 impl Inner {
     /// Starts a sandbox and sends it to the caller. If the caller no longer waits, the sandbox is removed.
@@ -41,7 +41,7 @@ impl Inner {
         let _ = waiting.send(started);
     }
 
-    pub(super) async fn launch(
+    async fn launch(
         self: &Arc<Self>,
         spec: &Spec,
         waiting: &mut oneshot::Sender<Started>,
@@ -146,7 +146,7 @@ impl Inner {
     }
 
     /// Waits until the pod runs.
-    pub(super) async fn until_running(
+    async fn until_running(
         &self,
         cluster: &Cluster,
         name: &str,

@@ -10,17 +10,16 @@ use protocol::message::End;
 use serde::Deserialize;
 
 use super::{broken, too_large, too_many};
-use crate::link::RunReply;
-use crate::packages::archive::NODE_MODULES;
+use crate::{link::RunReply, packages::archive::NODE_MODULES};
 
 /// The maximum number of packages in an answer.
-pub(super) const MAX_PACKAGES: usize = 300;
+const MAX_PACKAGES: usize = 300;
 
 /// The maximum length of the folder of a JavaScript package, in bytes.
-pub(super) const MAX_PLACE: usize = 1000;
+const MAX_PLACE: usize = 1000;
 
 /// Compiled packages, and what does the same or most of it if they cannot be installed.
-pub(super) const INSTEAD: [(&str, &str); 12] = [
+const INSTEAD: [(&str, &str); 12] = [
     ("duckdb", "sqlite3"),
     ("jellyfish", "difflib"),
     ("levenshtein", "difflib"),
@@ -36,7 +35,7 @@ pub(super) const INSTEAD: [(&str, &str); 12] = [
 ];
 
 /// The number of versions that a message lists for a package that exists only in another form.
-pub(super) const MAX_VERSIONS: usize = 5;
+const MAX_VERSIONS: usize = 5;
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -170,7 +169,7 @@ pub(super) fn is_place(place: &str) -> bool {
         && place.strip_prefix(&begins).is_some_and(|rest| rest.split(&within).all(is_npm_name))
 }
 
-pub(super) fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
+fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
     let language = wanted.ecosystem().language();
     let list = |all: &[String]| printable(&all.join(", "));
     let (kind, why) = match failed {

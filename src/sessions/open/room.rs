@@ -7,19 +7,19 @@ use std::{
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::sessions::{
-    Sessions,
-    registry::{MostResting, Registry},
-};
 use crate::{
     error::{Error, OwnSession, Result},
     metrics::Full,
     session::{Phase, command::Command, handle::Handle},
+    sessions::{
+        Sessions,
+        registry::{MostResting, Registry},
+    },
 };
 
 /// Memory that the sessions of a caller may use together which hibernate without a permit, as a multiple of one
 /// sandbox's memory limit.
-pub(super) const RESTING: u64 = 2;
+const RESTING: u64 = 2;
 
 /// The steps so far to make room for one session.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Sessions {
     }
 
     /// A permit for a session that hibernates without one. The session counts as having it at once.
-    pub(super) fn place_for(
+    fn place_for(
         &self,
         handle: &Handle,
         room: &mut Room,
@@ -79,7 +79,7 @@ impl Sessions {
 
     /// Makes the session hibernate that was unused for longest, and takes its permit. Returns false if every candidate
     /// has been asked.
-    pub(super) async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
+    async fn rest_another(&self, full: Full, room: &mut Room) -> bool {
         let config = &self.inner.config;
         let (sessions, bytes) =
             (config.max_hibernated, config.memory_limit.saturating_mul(RESTING));
@@ -119,7 +119,7 @@ impl Sessions {
     /// Ends the caller's own unnamed session that was unused for longest, if it was unused for the configured time. The
     /// session's task decides, and never ends while the session is in use. Returns false if every candidate has been
     /// asked.
-    pub(super) async fn evict(&self, room: &mut Room) -> bool {
+    async fn evict(&self, room: &mut Room) -> bool {
         let Some(idle) = self.inner.config.evict_idle else { return false };
         loop {
             let Some(since) = Instant::now().checked_sub(idle) else { return false };
@@ -139,7 +139,7 @@ impl Sessions {
         }
     }
 
-    pub(super) fn too_many(&self, full: Full) -> Error {
+    fn too_many(&self, full: Full) -> Error {
         let (config, now) = (&self.inner.config, Instant::now());
         let registry = self.registry();
         let all = registry.of(&self.caller).map(|handle| {

@@ -5,7 +5,6 @@ use std::sync::{Arc, atomic::AtomicBool};
 use model::{OwnSettings, SessionId, SessionKey};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::sessions::{Sessions, archived::Restore};
 use crate::{
     archive::{Identity, Restored},
     backend::Spec,
@@ -21,6 +20,7 @@ use crate::{
         state::IdleLimits,
         usage::Usage,
     },
+    sessions::{Sessions, archived::Restore},
 };
 
 impl Sessions {
