@@ -9,11 +9,11 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use model::{Principal, SessionId, SessionKey};
+use model::{Principal, SessionId, SessionKey, SessionRecord};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use super::{Archive, FIND_TIMEOUT, Identity, store::StoreError};
+use super::{Archive, FIND_TIMEOUT, store::StoreError};
 
 /// The maximum number of sessions in a caller's list: those that were saved last.
 const MAX_LISTED: usize = 100;
@@ -106,9 +106,9 @@ impl Archive {
     }
 
     /// Adds a session that was saved to the list. A session that cannot be added is still found by its name.
-    pub(super) async fn add_listed(&self, identity: &Identity) {
-        let (caller, name) = (identity.caller.name(), identity.session.to_string());
-        if let Err(error) = self.store().put(&object(caller, &identity.key()), name.into()).await {
+    pub(super) async fn add_listed(&self, record: &SessionRecord) {
+        let (caller, name) = (record.caller.name(), record.session.to_string());
+        if let Err(error) = self.store().put(&object(caller, &record.key()), name.into()).await {
             tracing::warn!(%error, "an archived session is not listed");
         }
         self.0.lists.lock().forget(caller);

@@ -7,7 +7,7 @@
 
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
-use model::{Artifact, DataPath, OwnSettings, Principal, SessionId, SessionKey};
+use model::{Artifact, DataPath, OwnSettings, Principal, SessionId, SessionKey, SessionRecord};
 use protocol::message::Carried;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -96,23 +96,6 @@ pub(crate) struct VariablesRecord {
     pub(crate) carried: Carried,
 }
 
-/// The caller, the names and the settings of a session: what a manifest has besides the contents.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    pub(crate) caller: Principal,
-    pub(crate) session: SessionId,
-    pub(crate) workspace: Option<SessionKey>,
-    pub(crate) own: OwnSettings,
-    pub(crate) number: u64,
-}
-
-impl Identity {
-    /// The key under which the session is archived.
-    pub(crate) fn key(&self) -> SessionKey {
-        SessionKey::of(&self.caller, &self.session)
-    }
-}
-
 /// The part of a manifest that every version has.
 #[derive(Deserialize)]
 struct OfVersion {
@@ -127,18 +110,18 @@ pub(super) struct Unreadable(pub(super) &'static str);
 impl Manifest {
     /// Creates a manifest without contents.
     pub(super) fn new(
-        identity: &Identity,
+        record: &SessionRecord,
         numbers_of: &str,
         keep_s: u64,
         generation: String,
     ) -> Self {
         Self {
             version: VERSION,
-            caller: identity.caller.name().to_owned(),
-            session: identity.session.to_string(),
-            workspace: identity.workspace.clone(),
-            own: identity.own.clone(),
-            number: identity.number,
+            caller: record.caller.name().to_owned(),
+            session: record.session.to_string(),
+            workspace: record.workspace_key(),
+            own: record.own.clone(),
+            number: record.number,
             numbers_of: numbers_of.to_owned(),
             saved_at: Timestamp::now().as_second(),
             keep_s,
@@ -302,13 +285,14 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(crate) fn identity(name: &str) -> Identity {
-        Identity {
+    pub(crate) fn record(name: &str) -> SessionRecord {
+        SessionRecord {
             caller: Principal::local(),
             session: name.parse().expect("a name"),
+            number: 7,
+            since: Timestamp::UNIX_EPOCH,
             workspace: None,
             own: OwnSettings::default(),
-            number: 7,
         }
     }
 
@@ -319,7 +303,7 @@ pub(super) mod tests {
             sha256: "00".into(),
             modified_ns: -1,
         });
-        let new = Manifest::new(&identity("reports"), "me", 60, "0".repeat(32));
+        let new = Manifest::new(&record("reports"), "me", 60, "0".repeat(32));
         Manifest { files: files.into(), ..new }
     }
 

@@ -38,7 +38,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use model::{Principal, SessionId, SessionKey};
+use model::{Principal, SessionId, SessionKey, SessionRecord};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -50,7 +50,7 @@ pub use self::sweep::sweep_regularly;
 pub(crate) use self::{
     files::ArchivedFile,
     listed::Listed,
-    manifest::{Identity, Manifest},
+    manifest::Manifest,
     restore::{Brought, Restored},
     save::{Save, SaveError, Saving},
     store::StoreError,
@@ -281,13 +281,13 @@ impl Archive {
     ///
     /// # Errors
     /// If the archive cannot be reached, or data may still be there.
-    pub(crate) async fn forget_now(&self, identity: &Identity) -> Result<bool, StoreError> {
-        self.forget_key(&identity.key()).await
+    pub(crate) async fn forget_now(&self, record: &SessionRecord) -> Result<bool, StoreError> {
+        self.forget_key(&record.key()).await
     }
 
     /// Notes beside the last save of a session that a later save failed, for a later restore.
-    pub(crate) async fn mark_failed(&self, identity: &Identity) {
-        let key = identity.key();
+    pub(crate) async fn mark_failed(&self, record: &SessionRecord) {
+        let key = record.key();
         let mark = async {
             if matches!(self.manifest(&key).await, Lookup::Found(_)) {
                 let now = Timestamp::now().as_second().to_string();
@@ -298,8 +298,8 @@ impl Archive {
     }
 
     /// Whether the archive has, or may have, data of a session.
-    pub(crate) async fn may_have(&self, identity: &Identity) -> bool {
-        let found = timeout(FIND_TIMEOUT, self.manifest(&identity.key())).await;
+    pub(crate) async fn may_have(&self, record: &SessionRecord) -> bool {
+        let found = timeout(FIND_TIMEOUT, self.manifest(&record.key())).await;
         !matches!(found, Ok(Lookup::None))
     }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use model::SessionKey;
+use model::{SessionKey, SessionRecord};
 
-use super::{Archive, Identity, Lookup, SaveError};
+use super::{Archive, Lookup, SaveError};
 
 /// The limits of the archive.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,7 +57,7 @@ impl Archive {
     ///
     /// # Errors
     /// If the session alone exceeds the limit, or the others cannot be deleted.
-    pub(super) async fn make_room(&self, of: &Identity, bytes: u64) -> Result<(), SaveError> {
+    pub(super) async fn make_room(&self, of: &SessionRecord, bytes: u64) -> Result<(), SaveError> {
         let Some(most) = self.0.room.of_caller else { return Ok(()) };
         if bytes > most {
             return Err(SaveError::TooLarge { bytes, most });

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use model::{DataPath, SessionKey};
+use model::{DataPath, SessionKey, SessionRecord};
 use protocol::{
     frame::MAX_BODY,
     message::{CarryLimits, RuntimeName},
@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     Archive, Lookup,
-    manifest::{self, FileRecord, Identity, Manifest, ObjectRecord, VariablesRecord, object_name},
+    manifest::{self, FileRecord, Manifest, ObjectRecord, VariablesRecord, object_name},
     store::{StoreError, Writer},
 };
 use crate::link::{Link, LinkError};
@@ -82,7 +82,7 @@ impl Drop for Saving {
 /// A session that is being saved.
 pub(crate) struct Save {
     archive: Archive,
-    identity: Identity,
+    record: SessionRecord,
     key: SessionKey,
     manifest: Manifest,
     deadline: Instant,
@@ -94,9 +94,8 @@ pub(crate) struct Save {
 
 impl Archive {
     /// Marks a session as being saved: its callers wait until the returned value is dropped.
-    pub(crate) fn begin_saving(&self, identity: &Identity) -> Saving {
-        let keys: Vec<_> =
-            std::iter::once(identity.key()).chain(identity.workspace.clone()).collect();
+    pub(crate) fn begin_saving(&self, record: &SessionRecord) -> Saving {
+        let keys: Vec<_> = std::iter::once(record.key()).chain(record.workspace_key()).collect();
         let (ends, receiver) = watch::channel(());
         let mut saving = self.0.saving.lock();
         for key in &keys {
@@ -112,7 +111,7 @@ impl Archive {
     /// If its turn does not come in time, or the disk is nearly full.
     pub(crate) async fn save(
         &self,
-        identity: Identity,
+        record: SessionRecord,
         deadline: Instant,
     ) -> Result<Save, SaveError> {
         let turn = timeout_at(deadline, self.0.saves.clone().acquire_owned()).await;
@@ -122,9 +121,9 @@ impl Archive {
         let (numbers_of, keep) = (self.numbers_of(), self.0.keep.as_secs());
         Ok(Save {
             archive: self.clone(),
-            key: identity.key(),
-            manifest: Manifest::new(&identity, &numbers_of, keep, generation),
-            identity,
+            key: record.key(),
+            manifest: Manifest::new(&record, &numbers_of, keep, generation),
+            record,
             deadline,
             written: vec![],
             bytes: 0,
@@ -316,16 +315,16 @@ impl Save {
         let (archive, deadline, key) = (self.archive.clone(), self.deadline, self.key.clone());
         let done = Self::in_time(deadline, async {
             let before = archive.manifest(&key).await;
-            archive.make_room(&self.identity, self.bytes).await?;
+            archive.make_room(&self.record, self.bytes).await?;
             let store = archive.store();
-            let url = archive.url_name(&self.identity.session, self.identity.number);
+            let url = archive.url_name(&self.record.session, self.record.number);
             store.put(&url, key.as_str().into()).await?;
-            if let Some(workspace) = &self.identity.workspace {
+            if let Some(workspace) = &self.record.workspace_key() {
                 let name = format!("workspaces/{}", workspace.as_str());
-                store.put(&name, self.identity.session.as_str().into()).await?;
+                store.put(&name, self.record.session.as_str().into()).await?;
             }
             store.put(&manifest::name(&key), self.manifest.to_bytes(archive.key())).await?;
-            archive.add_listed(&self.identity).await;
+            archive.add_listed(&self.record).await;
             Ok::<_, SaveError>(before)
         })
         .await;

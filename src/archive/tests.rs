@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{TryStreamExt, stream::BoxStream};
-use model::{DataPath, Principal};
+use model::{DataPath, Principal, SessionRecord};
 use object_store::{
     CopyOptions, Error as ObjectError, GetOptions, GetResult, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     Archive, Lookup, Manifest, SaveError,
-    manifest::{self, Identity, tests::identity},
+    manifest::{self, tests::record},
     room::Room,
     store::Store,
 };
@@ -297,7 +297,7 @@ fn held() -> Held {
     Held { files, variables: b"pickled".to_vec() }
 }
 
-async fn save(archive: &Archive, who: &Identity, held: Held) -> Result<u64, SaveError> {
+async fn save(archive: &Archive, who: &SessionRecord, held: Held) -> Result<u64, SaveError> {
     let (link, _owner, _) = agent(held).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut save = archive.save(who.clone(), deadline).await?;
@@ -315,7 +315,7 @@ async fn save(archive: &Archive, who: &Identity, held: Held) -> Result<u64, Save
     }
 }
 
-async fn found(archive: &Archive, who: &Identity) -> Manifest {
+async fn found(archive: &Archive, who: &SessionRecord) -> Manifest {
     match archive.find(&who.caller, &who.session).await {
         Lookup::Found(found) => *found,
         other => panic!("{other:?}"),
@@ -325,7 +325,7 @@ async fn found(archive: &Archive, who: &Identity) -> Manifest {
 #[tokio::test(start_paused = true)]
 async fn what_was_saved_comes_back_on_another_server_and_to_nobody_else() {
     let objects = Faulty::new();
-    let ([one, other], who) = (servers(&objects), identity("reports"));
+    let ([one, other], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let manifest = found(&other, &who).await;
     let (link, _owner, new) = agent(Held::default()).await;
@@ -345,7 +345,7 @@ async fn what_was_saved_comes_back_on_another_server_and_to_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn a_save_takes_the_place_of_the_one_before_and_leaves_nothing_of_it() {
     let objects = Faulty::new();
-    let ([one, other], who) = (servers(&objects), identity("reports"));
+    let ([one, other], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let before = objects.names().await.len();
     let first = found(&one, &who).await;
@@ -362,7 +362,7 @@ async fn a_save_takes_the_place_of_the_one_before_and_leaves_nothing_of_it() {
 async fn of_two_saves_at_once_one_is_there_whole() {
     for _ in 0..10 {
         let objects = Faulty::new();
-        let ([one, other], who) = (servers(&objects), identity("reports"));
+        let ([one, other], who) = (servers(&objects), record("reports"));
         let mut two = held();
         two.files.insert("large.bin".into(), vec![1; 5000]);
         let (a, b) = tokio::join!(save(&one, &who, held()), save(&other, &who, two.clone()));
@@ -379,7 +379,7 @@ async fn of_two_saves_at_once_one_is_there_whole() {
 #[tokio::test(start_paused = true)]
 async fn a_save_that_fails_leaves_what_was_there_before() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let (first, names) = (found(&one, &who).await, objects.names().await);
     for fault in [Fault::Down, Fault::Slow, Fault::Full, Fault::NoManifest] {
@@ -397,7 +397,7 @@ async fn a_save_that_fails_leaves_what_was_there_before() {
 #[tokio::test(start_paused = true)]
 async fn an_archive_that_cannot_be_reached_says_so_in_time_and_is_left_alone() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let manifest = found(&one, &who).await;
     for fault in [Fault::Down, Fault::Slow] {
@@ -417,7 +417,7 @@ async fn an_archive_that_cannot_be_reached_says_so_in_time_and_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn what_is_damaged_is_left_out_and_counted_and_the_rest_comes_back() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     let expected = held();
     let total: usize = expected.files.values().map(Vec::len).sum();
     for (at, cut) in
@@ -441,7 +441,7 @@ async fn what_is_damaged_is_left_out_and_counted_and_the_rest_comes_back() {
 #[tokio::test(start_paused = true)]
 async fn variables_that_are_not_what_was_saved_never_reach_a_sandbox() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     for change in [
         (|bytes: &mut Vec<u8>| bytes.truncate(2)) as fn(&mut Vec<u8>),
         |bytes| bytes[0] ^= 1,
@@ -462,7 +462,7 @@ async fn variables_that_are_not_what_was_saved_never_reach_a_sandbox() {
 #[tokio::test(start_paused = true)]
 async fn objects_that_are_missing_and_manifests_that_are_torn_are_damage() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let manifest = found(&one, &who).await;
     for what in ["files", "variables"] {
@@ -481,8 +481,9 @@ async fn objects_that_are_missing_and_manifests_that_are_torn_are_damage() {
 #[tokio::test(start_paused = true)]
 async fn a_manifest_in_the_place_of_another_is_not_taken_for_it() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
-    let other = Identity { caller: Principal::named("somebody").expect("a name"), ..who.clone() };
+    let ([one, _], who) = (servers(&objects), record("reports"));
+    let other =
+        SessionRecord { caller: Principal::named("somebody").expect("a name"), ..who.clone() };
     save(&one, &other, held()).await.expect("saved");
     let theirs = one.store().get(&manifest::name(&other.key()), 1 << 20).await.expect("there");
     one.store().put(&manifest::name(&who.key()), theirs.to_vec()).await.expect("put");
@@ -492,7 +493,7 @@ async fn a_manifest_in_the_place_of_another_is_not_taken_for_it() {
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_for_a_session_that_is_being_saved_waits_for_it() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     let saving = one.begin_saving(&who);
     let archive = one.clone();
     let (caller, session) = (who.caller.clone(), who.session.clone());
@@ -508,7 +509,7 @@ async fn whoever_comes_for_a_session_that_is_being_saved_waits_for_it() {
 #[tokio::test(start_paused = true)]
 async fn files_are_read_where_they_are_and_never_shorter_than_they_were() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let manifest = one.find_by_number(&who.session, who.number).await.expect("by its URL");
     assert!(one.find_by_number(&who.session, who.number + 1).await.is_none());
@@ -528,7 +529,7 @@ async fn files_are_read_where_they_are_and_never_shorter_than_they_were() {
 #[tokio::test(start_paused = true)]
 async fn a_sweep_forgets_what_is_over_and_what_a_save_has_left_and_nothing_else() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     save(&one, &who, held()).await.expect("saved");
     let now = jiff::Timestamp::now().as_second();
     let names = objects.names().await;
@@ -563,7 +564,7 @@ async fn a_check_writes_reads_and_deletes() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there_costs_one_request() {
     let objects = Faulty::new();
-    let ([one, _], who) = (servers(&objects), identity("reports"));
+    let ([one, _], who) = (servers(&objects), record("reports"));
     assert!(matches!(one.find(&who.caller, &who.session).await, Lookup::None));
     assert_eq!(objects.requests.load(Ordering::Relaxed), 1);
 }
@@ -579,12 +580,12 @@ async fn one_caller_has_only_so_much_room_and_its_oldest_sessions_make_room_for_
         files: BTreeMap::from([("a".to_owned(), vec![1; bytes])]),
         variables: vec![],
     };
-    let is_there = async |archive: &Archive, who: &Identity| {
+    let is_there = async |archive: &Archive, who: &SessionRecord| {
         matches!(archive.find(&who.caller, &who.session).await, Lookup::Found(_))
     };
-    let [one, two, three] = ["one", "two", "three"].map(identity);
+    let [one, two, three] = ["one", "two", "three"].map(record);
     let other =
-        Identity { caller: Principal::named("another").expect("a name"), ..identity("one") };
+        SessionRecord { caller: Principal::named("another").expect("a name"), ..record("one") };
     for who in [&other, &one, &two] {
         save(&archive, who, files(10_000)).await.expect("saved");
     }
@@ -614,7 +615,7 @@ async fn a_disk_that_is_nearly_full_takes_no_session_and_who_comes_back_hears_of
     let hour = Duration::from_secs(3600);
     let roomy = Archive::new(store.clone(), None, hour, Room::default());
     let full = Archive::new(store, None, hour, Room { of_caller: None, free: u64::MAX });
-    let who = identity("reports");
+    let who = record("reports");
     let small = || Held { files: BTreeMap::from([("a".to_owned(), vec![1])]), variables: vec![] };
     save(&roomy, &who, small()).await.expect("saved");
     assert!(!found(&roomy, &who).await.is_outdated);

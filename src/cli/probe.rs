@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backend::{Backend, Check, Finding, Probe},
     config::{Config, scratch_bytes},
-    sessions::{Program, RuntimeName, Sessions},
+    sessions::{Options, Program, RuntimeName, Sessions},
 };
 
 /// The checks take seconds; filling the data area takes longest.
@@ -56,7 +56,7 @@ pub(super) async fn probe(
     if let (Some(expected), Value::Object(facts)) = (expected.as_object_mut(), facts) {
         expected.extend(facts);
     }
-    let sessions = Sessions::new(config, backend);
+    let sessions = Sessions::new(config, backend, Options::default());
     let program = Program {
         language: RuntimeName::PYTHON,
         cell: false,
@@ -67,7 +67,7 @@ pub(super) async fn probe(
         progress: None,
     };
     let (_, report) = sessions.run(None, program).await;
-    sessions.shutdown().await;
+    sessions.host().shutdown().await;
 
     let report = match report {
         Ok(report) => report,

@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     export,
     session::RunReport,
-    sessions::{Open, Opened, Program, RuntimeName, Sessions, Upload},
+    sessions::{Open, Opened, Options, Program, RuntimeName, Sessions, Upload},
 };
 
 /// Exit code of a script that was killed at its deadline, as with timeout(1).
@@ -55,7 +55,7 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
         Ok(backend) => backend,
         Err(code) => return code,
     };
-    let sessions = Sessions::new(config, backend.clone());
+    let sessions = Sessions::new(config, backend.clone(), Options::default());
     let code = match in_session(&sessions, args).await {
         Ok(report) => exit_code(&report),
         Err(Failed::Usage(why)) => {
@@ -67,7 +67,7 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
             EXIT_UNAVAILABLE
         }
     };
-    sessions.shutdown().await;
+    sessions.host().shutdown().await;
     backend.close().await;
     code.into()
 }
@@ -96,7 +96,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     }
 
     // Without an engine the runtimes are unknown; that error is reported below.
-    let there = sessions.template().await.runtimes;
+    let there = sessions.host().template().await.runtimes;
     if !there.is_empty() && there.iter().all(|runtime| runtime.name != language.as_str()) {
         return Err(Failed::Usage(format!(
             "{}: {} does not run on this engine (SANDBOX_ENGINE={}).",

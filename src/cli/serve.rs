@@ -18,11 +18,10 @@ use crate::{
     config::{Config, Engine, Foreign, Transport},
     heap,
     http::{Listener, PortInUse},
-    link::Timing,
     mcp::{Counted, Server, http::Endpoint, stdio},
     own_tools::OwnTools,
     request::McpService,
-    sessions::{Sessions, keeper},
+    sessions::{Options, Sessions},
     signed_urls::SignedUrls,
 };
 
@@ -91,9 +90,8 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let addresses = SignedUrls::new(base.clone().into(), &config);
     let archive = Archive::of(&config)?;
     let audit = audit_of(&config)?;
-    let timing = Timing::default();
-    let sessions = Sessions::with_archive(config.clone(), backend.clone(), timing, archive.clone())
-        .audited(audit.clone());
+    let options = Options { archive: archive.clone(), audit: audit.clone(), ..Options::default() };
+    let sessions = Sessions::new(config.clone(), backend.clone(), options);
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
     let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
@@ -108,20 +106,17 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     sessions.adopt().await;
     if audit.is_some() {
         // Audit lines need to say from which template sessions start.
-        sessions.template().await;
+        sessions.host().template().await;
     }
 
     let tasks = TaskTracker::new();
     let mcp = endpoint.clone().map(|endpoint| {
-        Arc::new(Counted::new(endpoint, sessions.metrics().clone())) as Arc<dyn McpService>
+        Arc::new(Counted::new(endpoint, sessions.host().metrics().clone())) as Arc<dyn McpService>
     });
     tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
     let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(keeper::keep(sessions.clone())));
-    tasks.spawn(stop.clone().run_until_cancelled_owned(sessions.clone().share_callers()));
-    let adopting = sessions.clone().adopt_regularly();
-    tasks.spawn(stop.clone().run_until_cancelled_owned(adopting));
+    tasks.spawn(stop.clone().run_until_cancelled_owned(sessions.clone().upkeep()));
     if let Some(archive) = archive {
         let sweep = archive::sweep_regularly(archive, config.cleanup_interval);
         tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
@@ -129,10 +124,6 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
-    }
-    if audit.is_some() {
-        let known = sessions.clone().keep_template_known();
-        tasks.spawn(stop.clone().run_until_cancelled_owned(known));
     }
     tell_of_own(&config, own.as_ref());
     if let Some(own) = own {
@@ -147,8 +138,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
         }
     };
     stop.cancel();
-    let clean = sessions.shutdown().await;
-    sessions.leave_callers().await;
+    let clean = sessions.host().shutdown().await;
+    if let Some(callers) = sessions.shared_callers() {
+        callers.leave_all().await;
+    }
     backend.close().await;
     if let Some(endpoint) = endpoint {
         endpoint.shutdown().await;
@@ -186,10 +179,10 @@ async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Se
     told.cancelled().await;
     if sessions.config().peer_address.is_some() {
         tracing::info!("server is about to end");
-        sessions.announce_end();
+        sessions.host().announce_end();
         sleep(DRAIN).await;
         let until = Instant::now() + sessions.config().shutdown_timeout;
-        while sessions.are_busy() && Instant::now() < until {
+        while sessions.host().is_busy() && Instant::now() < until {
             sleep(GLANCE).await;
         }
     }

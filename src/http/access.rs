@@ -149,7 +149,10 @@ impl Access {
         // Before the expiry is checked: if the session has ended, there is no new URL to ask for.
         let held = match sessions.held(id, signature.number) {
             Some(held) => Some(held),
-            None => sessions.held_archived(id, signature.number).await,
+            None => match sessions.archived() {
+                Some(archived) => archived.held(id, signature.number).await,
+                None => None,
+            },
         };
         let held = held.ok_or_else(|| ApiError::not_found(ENDED))?;
         genuine.map_err(|_| {

@@ -38,10 +38,10 @@ pub(super) fn begin(
     id: Option<&SessionId>,
     of: Option<&str>,
 ) -> Result<Option<Entry>> {
-    let Some(audit) = sessions.audit() else { return Ok(None) };
+    let Some(audit) = sessions.host().audit() else { return Ok(None) };
     let begun = Entry::begin(audit, sessions.caller(), what);
     let mut entry = begun.map_err(|CannotWrite| {
-        sessions.metrics().audit_refused();
+        sessions.host().metrics().audit_refused();
         Error::audit_unavailable()
     })?;
     entry.record.session_id = id.map(ToString::to_string);

@@ -82,7 +82,7 @@ pub(super) async fn one(
         return Ok(upload::page());
     }
     let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
-    let file = match sessions.archived(&id).await {
+    let file = match archived(&sessions, &id).await {
         Some(archived) => Source::Archived(archived.file(&path).ok_or(ApiError::NoFile)?),
         None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),
     };
@@ -128,6 +128,11 @@ pub(super) async fn all(
     }
 }
 
+/// The caller's session of this name, if it is archived and not live.
+pub(super) async fn archived(sessions: &Sessions, id: &SessionId) -> Option<ArchivedSession> {
+    sessions.archived()?.find(id).await
+}
+
 /// All of a session's files or runs, in this format.
 async fn all_as(
     format: Format,
@@ -135,10 +140,10 @@ async fn all_as(
     sessions: &Sessions,
     id: SessionId,
 ) -> Result<Response> {
-    if let Some(archived) = sessions.archived(&id).await {
+    if let Some(archived) = archived(sessions, &id).await {
         return all_archived((shared, base), sessions, (id, archived), format).await;
     }
-    let look = sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
+    let look = sessions.awake(&id).await.map_err(ApiError::Gone)?.info();
     let number = look.number;
     let sessions = sessions.only(number);
     if let Format::Record(kind) = format {

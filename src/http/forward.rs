@@ -97,7 +97,7 @@ impl Door {
     /// # Errors
     /// If it does not arrive in time or is invalid.
     pub(super) async fn admit(&self, stream: &mut TcpStream) -> io::Result<()> {
-        let shared = self.sessions.backend().abilities().shared;
+        let shared = self.sessions.host().backend().abilities().shared;
         let name = shared.and_then(|it| it.homes().name()).ok_or(io::ErrorKind::NotConnected)?;
         self.proof.accept(stream, &name).await
     }
@@ -227,7 +227,8 @@ pub(super) async fn forward(
 /// Answers a request from another server, which took this one for the caller's home.
 async fn receive(shared: &Shared, request: Request, next: Next) -> Result<Response> {
     if let Some(caller) = whose(shared, &request).and_then(|whose| key(shared, &whose))
-        && shared.sessions.home_of(&caller, None).await?.is_some()
+        && let Some(callers) = shared.sessions.shared_callers()
+        && callers.home_of(&caller, None).await?.is_some()
     {
         return Err(moving());
     }
@@ -235,10 +236,13 @@ async fn receive(shared: &Shared, request: Request, next: Next) -> Result<Respon
 }
 
 async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> Result<Response> {
-    let Some(whose) = whose(shared, &request) else { return Ok(next.run(request).await) };
+    let (Some(whose), Some(callers)) = (whose(shared, &request), shared.sessions.shared_callers())
+    else {
+        return Ok(next.run(request).await);
+    };
     if let Whose::Number(_) = whose {
         // Until the homes are known, a session of another server would be taken for one that has ended.
-        shared.sessions.homes_known().await?;
+        callers.known().await?;
     }
     let Some(caller) = key(shared, &whose) else { return Ok(next.run(request).await) };
     let (head, body) = request.into_parts();
@@ -246,7 +250,7 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
     let body = Lending::new(body, has_body(&head.headers));
     let mut gone = None;
     for _ in 0..ATTEMPTS {
-        let home = shared.sessions.home_of(&caller, gone.as_ref()).await?;
+        let home = callers.home_of(&caller, gone.as_ref()).await?;
         let Some(home) = home else {
             let body = body.take().ok_or_else(lost)?;
             return Ok(next.run(Request::from_parts(head, body)).await);
@@ -255,20 +259,20 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
             connections::is_of(who).map_err(|TooMany| ApiError::TooManyConnections)?;
         }
         let request = Request::from_parts(head.clone(), body.lend().ok_or_else(lost)?);
-        let passing_on = (!changes_nothing).then(|| shared.sessions.passing_on());
+        let passing_on = (!changes_nothing).then(|| shared.sessions.host().passing_on());
         let sent = tokio::select! {
             sent = peers.send(&home, request) => sent,
             // A server that hangs neither answers nor closes the connection.
-            () = shared.sessions.moved_from(&caller, &home) => Err(NotSent::Broken),
+            () = callers.moved_from(&caller, &home) => Err(NotSent::Broken),
             // The request may be a long poll, which its client can repeat at another server.
-            () = shared.sessions.ending(), if changes_nothing => return Err(moving()),
+            () = shared.sessions.host().ending(), if changes_nothing => return Err(moving()),
         };
         let outcome = match sent {
             Ok(_) => Forwarded::Answered,
             Err(NotSent::Unreachable) => Forwarded::Unreachable,
             Err(NotSent::Broken) => Forwarded::Broken,
         };
-        shared.sessions.metrics().forwarded(outcome);
+        shared.sessions.host().metrics().forwarded(outcome);
         gone = match sent {
             Ok(response) => {
                 let response =
@@ -300,8 +304,8 @@ fn whose(shared: &Shared, request: &Request) -> Option<Whose> {
 
 fn key(shared: &Shared, whose: &Whose) -> Option<CallerKey> {
     match whose {
-        Whose::Principal(who) => shared.sessions.caller_key(who),
-        Whose::Number(number) => shared.sessions.caller_of_number(*number),
+        Whose::Principal(who) => shared.sessions.host().caller_key(who),
+        Whose::Number(number) => shared.sessions.shared_callers()?.of_number(*number),
     }
 }
 
@@ -313,7 +317,7 @@ fn until_ending(shared: &Shared, response: Response) -> Response {
     }
     let sessions = shared.sessions.clone();
     response.map(|body| {
-        let ending = async move { sessions.ending().await };
+        let ending = async move { sessions.host().ending().await };
         Body::from_stream(body.into_data_stream().take_until(Box::pin(ending)))
     })
 }

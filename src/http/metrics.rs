@@ -21,7 +21,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response> {
     shared.access.may_read_metrics(&headers)?;
     let ready = timeout(READY_TIMEOUT, shared.readiness.ask()).await;
-    let text = shared.sessions.metrics().text(matches!(ready, Ok(Ok(()))));
+    let text = shared.sessions.host().metrics().text(matches!(ready, Ok(Ok(()))));
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
@@ -30,7 +30,7 @@ pub(super) async fn count(State(shared): State<Shared>, request: Request, next: 
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
     let (route, method) = (route.to_owned(), word(request.method()));
     let response = next.run(request).await;
-    shared.sessions.metrics().requested(route, method, response.status().as_u16());
+    shared.sessions.host().metrics().requested(route, method, response.status().as_u16());
     response
 }
 

@@ -149,7 +149,7 @@ impl Listener {
         stop: CancellationToken,
     ) {
         let config = sessions.config();
-        let engine = config.has_sessions().then(|| sessions.backend().clone());
+        let engine = config.has_sessions().then(|| sessions.host().backend().clone());
         let shared = Shared {
             hosts: Arc::new(Hosts::new(config, self.address.ip())),
             access: Access::new(config, urls.clone()),

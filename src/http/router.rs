@@ -162,11 +162,11 @@ async fn health() -> Response {
 
 /// Whether a session could be started now.
 async fn ready(State(shared): State<Shared>) -> Result<Response> {
-    if shared.sessions.is_ending_soon() {
+    if shared.sessions.host().is_ending_soon() {
         return Err(Error::SandboxUnavailable("The server is about to end.".into()).into());
     }
     let ready = shared.readiness.ask().await;
     ready.map_err(|why| Error::SandboxUnavailable(why.to_string()))?;
-    let body = json!({ "status": "ready", "sessions": shared.sessions.count() });
+    let body = json!({ "status": "ready", "sessions": shared.sessions.host().count() });
     Ok(reply(StatusCode::OK, &body))
 }

@@ -49,10 +49,10 @@ pub(super) fn begin(
     arguments: &impl Serialize,
 ) -> Result<Option<Entry>> {
     let sessions = &services.sessions;
-    let Some(audit) = sessions.audit() else { return Ok(None) };
+    let Some(audit) = sessions.host().audit() else { return Ok(None) };
     let begun = Entry::begin(audit, sessions.caller(), tool);
     let mut entry = begun.map_err(|CannotWrite| {
-        sessions.metrics().audit_refused();
+        sessions.host().metrics().audit_refused();
         Error::audit_unavailable()
     })?;
     entry.record.inputs.arguments = Some(Digest::of_json(arguments));
@@ -63,9 +63,9 @@ pub(super) fn begin(
 pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolResponse>) {
     let Some(entry) = &mut log.audit else { return };
     let record = &mut entry.record;
-    let made = log.session.as_ref().and_then(|id| call.services.sessions.made_with(id));
-    if let Some((image, limits)) = made {
-        record.image = image.as_deref().map(str::to_owned);
+    if let Some(live) = log.session.as_ref().and_then(|id| call.services.sessions.get(id)) {
+        let limits = live.limits();
+        record.image = live.image().as_deref().map(str::to_owned);
         let timeout_s = record.limits.and_then(|limits| limits.timeout_s);
         record.limits = Some(Limits {
             memory: limits.memory,

@@ -190,7 +190,7 @@ impl Call {
             return Ok(Some(Opened { id, is_new: false, lost: None }));
         }
         let workspace = workspace(&self.context)?;
-        let Some(opened) = self.services.sessions.workspace_there(&workspace).await? else {
+        let Some(opened) = self.services.sessions.of_workspace(&workspace).await? else {
             self.note(WorkspaceNote::NoneYet.into());
             return Ok(None);
         };
@@ -208,7 +208,7 @@ impl Call {
 
     /// Adds a note that a session was restored, until its caller has received one.
     pub(super) fn note_restored(&self, id: &SessionId) {
-        if let Some(restored) = self.services.sessions.restored(id) {
+        if let Some(restored) = self.services.sessions.get(id).and_then(|it| it.restored()) {
             self.note_all(notes::of_restored(&restored));
             *self.heard.lock() = Some(id.clone());
         }
@@ -219,8 +219,10 @@ impl Call {
     pub(super) async fn end(&self, is_ok: bool) {
         let which = self.which.lock().take();
         let heard = self.heard.lock().take();
-        if let Some(id) = heard.filter(|_| is_ok && !self.context.ct.is_cancelled()) {
-            self.services.sessions.restored_told(&id);
+        if let Some(id) = heard.filter(|_| is_ok && !self.context.ct.is_cancelled())
+            && let Some(live) = self.services.sessions.get(&id)
+        {
+            live.restored_told();
         }
         match which {
             Some(Which::Stateless(session)) => session.close().await,

@@ -416,11 +416,12 @@ mod tests {
         backend::local::Local,
         budget::{Budget, Share},
         config::{Config, Transport},
+        sessions::Options,
     };
 
     fn endpoint() -> Endpoint {
         let backend = Arc::new(Local::new().expect("a backend"));
-        let sessions = Sessions::new(Config::default(), backend);
+        let sessions = Sessions::new(Config::default(), backend, Options::default());
         Endpoint::new(Server::new(sessions, None, Transport::Http, None))
     }
 

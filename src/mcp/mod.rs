@@ -98,11 +98,11 @@ impl Server {
             toolsets,
             template,
             local_files: false,
-            packages: if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] },
+            packages: if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] },
         };
         let tools = Tools::new(toolsets, &facts, own);
-        sessions.metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
-        sessions.metrics().count_methods(counted::all());
+        sessions.host().metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
+        sessions.host().metrics().count_methods(counted::all());
         Self { services: Services::new(sessions, urls, transport), tools }
     }
 
@@ -120,7 +120,7 @@ impl Server {
             toolsets,
             template,
             local_files,
-            packages: if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] },
+            packages: if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] },
         }
     }
 
@@ -266,7 +266,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let toolsets = self.toolsets(&context)?;
-        let template = self.services.sessions.template().await;
+        let template = self.services.sessions.host().template().await;
         let local_files = roots::are_offered(&self.services, &context);
         let facts = self.facts(&template, toolsets, local_files);
         let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
@@ -325,7 +325,7 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let toolsets = self.toolsets(&context)?;
         let Some(tool) = self.tools.find(&request.name, toolsets) else {
-            self.services.sessions.metrics().unknown_tool_called();
+            self.services.sessions.host().metrics().unknown_tool_called();
             let why = Error::InvalidArgument(String::new()).code();
             self.audit_refused(&context, (UNKNOWN_TOOL, request.arguments), why);
             let names = self.tools.names(toolsets);

@@ -232,7 +232,7 @@ pub(super) async fn completed(
     let mut notes: Notes = call.notes();
     let of_run = report.notes.clone();
     let config = call.services.sessions.config();
-    let ecosystems = call.services.sessions.ecosystems();
+    let ecosystems = call.services.sessions.host().ecosystems();
     notes.extend(of_run.where_packages_are(ecosystems, &config.packages));
     notes.add_to(&mut rendered);
     fit(&mut rendered, texts, Room::new(config, budget::MESSAGE));

@@ -100,8 +100,8 @@ impl Services {
         &'a self,
         id: &'a SessionId,
     ) -> Option<(&'a SignedUrls, SessionKey<'a>)> {
-        let number = self.sessions.number(id).filter(|_| !self.sessions.is_stateless(id))?;
-        Some((self.urls.as_ref()?, SessionKey { id, number }))
+        let live = self.sessions.get(id).filter(|live| !live.is_stateless())?;
+        Some((self.urls.as_ref()?, SessionKey { id, number: live.number() }))
     }
 }
 

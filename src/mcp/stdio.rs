@@ -58,7 +58,7 @@ pub async fn serve_on(
 ) -> io::Result<()> {
     let ended = CancellationToken::new();
     let sessions = &server.services.sessions;
-    let (config, metrics) = (sessions.config(), sessions.metrics().clone());
+    let (config, metrics) = (sessions.config(), sessions.host().metrics().clone());
     let transport = Stdio::new((input, output), config, metrics, ended.clone());
     // A token of its own, cancelled when this returns: rmcp would wait up to five seconds for calls in progress after
     // the end of input.

@@ -285,7 +285,7 @@ pub(super) async fn perform(
     call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| "ok");
     let elapsed = started.elapsed();
-    call.services.sessions.metrics().tool_called(tool.name(), code, elapsed);
+    call.services.sessions.host().metrics().tool_called(tool.name(), code, elapsed);
     log.write(&call, tool.name(), code, elapsed);
     result.unwrap_or_else(|error| failure(&error).into())
 }

@@ -37,7 +37,7 @@ use self::{
 use crate::session::{
     RunReport,
     events::{Observer, SessionEvent},
-    setup::Birth,
+    origin::Origin,
 };
 
 /// The media type of [`Metrics::text`].
@@ -210,8 +210,8 @@ impl Metrics {
     }
 
     /// Watches a sandbox that is about to start; `memory_limit` is the most memory that it can have, in bytes.
-    pub(crate) fn watch(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
-        self.0.watch.begin(birth, memory_limit)
+    pub(crate) fn watch(&self, origin: Origin, memory_limit: u64) -> SandboxGauge {
+        self.0.watch.begin(origin, memory_limit)
     }
 }
 

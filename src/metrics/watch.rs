@@ -21,7 +21,7 @@ use crate::{
     session::{
         Phase,
         events::{EndReason, Observer, SessionEvent},
-        setup::Birth,
+        origin::Origin,
     },
 };
 
@@ -84,10 +84,10 @@ pub(crate) struct SandboxGauge {
 }
 
 impl Watch {
-    pub(super) fn begin(&self, birth: Birth, memory_limit: u64) -> SandboxGauge {
-        let phase = match birth {
-            Birth::OnDemand => Phase::Starting,
-            Birth::InPool => Phase::Pooled,
+    pub(super) fn begin(&self, origin: Origin, memory_limit: u64) -> SandboxGauge {
+        let phase = match origin {
+            Origin::Pooled => Phase::Pooled,
+            _ => Phase::Starting,
         };
         let seen = Seen { phase: Mutex::new(phase), memory: Mutex::default(), memory_limit };
         let seen = Arc::new(seen);

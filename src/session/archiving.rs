@@ -2,13 +2,13 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use model::SessionKey;
+use model::SessionRecord;
 use parking_lot::Mutex;
 use protocol::message::RuntimeName;
 use tokio::time::Instant as Deadline;
@@ -18,7 +18,7 @@ use super::{
     setup::Setup,
 };
 use crate::{
-    archive::{Archive, Brought, Identity, Manifest, Restored, Save, SaveError, Saving},
+    archive::{Archive, Brought, Manifest, Restored, Save, SaveError, Saving},
     link::{Link, LinkError},
 };
 
@@ -51,14 +51,10 @@ impl News {
 /// Facts about a session that may be archived.
 #[derive(Debug, Default)]
 pub(crate) struct Archived {
-    /// The archive has, or may have, a version of it.
+    /// The archive may have a version of it, although it began without one.
     pub(crate) may_be: bool,
     /// It began without its archived version, or with a part of it, as the archive did not answer.
     pub(crate) began_without: AtomicBool,
-    /// The workspace that it belonged to when it was archived.
-    pub(crate) workspace: Option<SessionKey>,
-    /// Whose session it is. Not set before its first use, and never for one that ends with its call.
-    pub(crate) identity: OnceLock<Identity>,
     /// The news for its caller, if it was restored.
     pub(crate) news: News,
     /// Packages that were installed in it.
@@ -84,13 +80,13 @@ pub(super) struct Begun {
 
 /// Copies an exact state to where the backend finds it, before the sandbox starts. Returns whether it is there.
 pub(super) async fn bring_state(setup: &Setup) -> bool {
-    let Some(Archiving { archive, of, restore: Some(manifest), .. }) = &setup.archiving else {
+    let Some(Archiving { archive, restore: Some(manifest), .. }) = &setup.archiving else {
         return false;
     };
-    let (Some((saved, kept_as)), Some(identity)) = (setup.saved(), of.identity.get()) else {
+    let (Some((saved, kept_as)), Some(record)) = (setup.saved(), setup.record.get()) else {
         return false;
     };
-    let (key, path) = (identity.key(), saved.path(kept_as));
+    let (key, path) = (record.key(), saved.path(kept_as));
     let brought = archive.restore_state(&key, manifest, &path);
     let brought = setup.shutdown.run_until_cancelled(brought).await.unwrap_or_default();
     if brought && saved.has(kept_as) {
@@ -106,14 +102,14 @@ pub(super) async fn bring_state(setup: &Setup) -> bool {
 /// If the sandbox has ended.
 pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result<Begun, LinkError> {
     let Some(archiving) = &setup.archiving else { return Ok(Begun::default()) };
-    let (Some(manifest), Some(identity)) = (&archiving.restore, archiving.of.identity.get()) else {
+    let (Some(manifest), Some(record)) = (&archiving.restore, setup.record.get()) else {
         return Ok(Begun::default());
     };
     let begun = Instant::now();
     let brought = if has_state {
         Brought { files: manifest.files.len(), is_exact: true, ..Brought::default() }
     } else {
-        let key = identity.key();
+        let key = record.key();
         let restore = archiving.archive.restore(&key, manifest, link);
         setup.shutdown.run_until_cancelled(restore).await.unwrap_or(Err(LinkError::Closed))?
     };
@@ -151,25 +147,25 @@ pub(super) struct Ending {
 /// Begins to save a session, if it is saved when it ends for this reason. Must be called before its name is free.
 pub(super) fn announce(setup: &Setup, reason: EndReason) -> Option<Announced> {
     let archiving = setup.archiving.as_ref()?;
-    let identity = archiving.of.identity.get()?.clone();
+    let record = setup.record.get()?.clone();
     let limit = match reason {
         EndReason::Expired | EndReason::Evicted => SAVE_TIMEOUT,
         EndReason::Shutdown => archiving.shutdown_timeout.saturating_sub(DISPOSE_TIME),
         // A closed session is deleted, and the state of a dead one is lost.
         EndReason::Closed | EndReason::Died => return None,
     };
-    let saving = archiving.archive.begin_saving(&identity);
-    Some((saving, identity, Deadline::now() + limit))
+    let saving = archiving.archive.begin_saving(&record);
+    Some((saving, record, Deadline::now() + limit))
 }
 
 /// A session that is to be saved, and the deadline.
-pub(super) type Announced = (Saving, Identity, Deadline);
+pub(super) type Announced = (Saving, SessionRecord, Deadline);
 
 /// Saves what comes over the link. `languages` are those that are known to have variables; a session with `had_state`
 /// may have others.
 pub(super) async fn save(
     setup: &Setup,
-    (saving, identity, deadline): Announced,
+    (saving, record, deadline): Announced,
     link: Option<&Link>,
     (languages, had_state): (Vec<String>, bool),
 ) -> Option<Ending> {
@@ -178,7 +174,7 @@ pub(super) async fn save(
     let path = setup.saved().map(|(saved, key)| saved.path(key));
     let wants_state = path.is_some() && (had_state || !languages.is_empty());
     let save = async {
-        let mut save = archiving.archive.save(identity, deadline).await?;
+        let mut save = archiving.archive.save(record, deadline).await?;
         let saved = async {
             if let Some(link) = link {
                 save.files(link).await?;
@@ -243,8 +239,8 @@ impl Ending {
                 return Ok(None);
             }
             if archiving.of.began_without.load(Ordering::Relaxed)
-                && let Some(identity) = archiving.of.identity.get()
-                && archiving.archive.may_have(identity).await
+                && let Some(record) = setup.record.get()
+                && archiving.archive.may_have(record).await
             {
                 // The archived version must not be replaced because a store was unreachable for a while.
                 tracing::warn!(session_id = %setup.id, "not archived: what is archived of it could not be brought back");
@@ -277,8 +273,8 @@ impl Ending {
                 }
             }
             Err(error) => {
-                if let Some(identity) = archiving.of.identity.get() {
-                    archiving.archive.mark_failed(identity).await;
+                if let Some(record) = setup.record.get() {
+                    archiving.archive.mark_failed(record).await;
                 }
                 notify("failed", 0);
                 tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
@@ -291,9 +287,9 @@ impl Ending {
 /// Deletes a session from the archive.
 async fn forget(setup: &Setup) {
     if let Some(archiving) = &setup.archiving
-        && let Some(identity) = archiving.of.identity.get()
+        && let Some(record) = setup.record.get()
     {
         // A failure is in the log.
-        let _ = archiving.archive.forget_now(identity).await;
+        let _ = archiving.archive.forget_now(record).await;
     }
 }

@@ -39,13 +39,14 @@ use self::{
 use super::{
     RunReport, archiving,
     command::{Command, Program},
-    events::{EndReason, Origin, SessionEvent},
+    events::{EndReason, SandboxStart, SessionEvent},
     explain::{Effect, Explainer},
     operations::{self, Check, Operated, OperationContext, Turns},
+    origin::Origin,
     phase::Phase,
     reply::Reply,
     sandbox,
-    setup::{Birth, Setup},
+    setup::Setup,
     state::State,
     truncated::TruncatedRuns,
     view::{self, SharedView},
@@ -59,7 +60,7 @@ use crate::{
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
     let has_state = archiving::bring_state(&setup).await || sandbox::is_kept(&setup);
-    let started = sandbox::start_or_give_up(&setup, Origin::New).await;
+    let started = sandbox::start_or_give_up(&setup, SandboxStart::New).await;
     match started {
         Ok((sandbox, link, owner)) => {
             let begun = archiving::bring(&setup, &link, has_state).await;
@@ -104,7 +105,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
         sandbox: &sandbox.id,
         took: Duration::ZERO,
         memory: link.memory(),
-        origin: Origin::Resumed,
+        start: SandboxStart::Resumed,
     });
     let mut driver = Driver::new(setup, sandbox, link, owner);
     driver.is_remembered = true;
@@ -170,9 +171,9 @@ enum Event {
 
 impl Driver {
     fn new(setup: Setup, sandbox: Sandbox, link: Link, link_owner: LinkOwner) -> Self {
-        let (state, phase) = match setup.birth {
-            Birth::OnDemand => (State::new(Instant::now(), setup.idle), Phase::Starting),
-            Birth::InPool => (State::waiting(setup.idle), Phase::Pooled),
+        let (state, phase) = match setup.origin {
+            Origin::Pooled => (State::waiting(setup.idle), Phase::Pooled),
+            _ => (State::new(Instant::now(), setup.idle), Phase::Starting),
         };
         let stop = CancellationToken::new();
         let (id, data_limit) = (setup.id.clone(), setup.spec.limits.data);

@@ -23,7 +23,7 @@ pub(crate) enum SessionEvent<'a> {
         sandbox: &'a str,
         took: Duration,
         memory: Memory,
-        origin: Origin,
+        start: SandboxStart,
     },
     /// Its sandbox was saved on disk and has ended, until the session is used.
     Slept,
@@ -76,9 +76,9 @@ pub(crate) enum SessionEvent<'a> {
     Ended(EndReason),
 }
 
-/// The origin of a session's sandbox.
+/// The way in which a sandbox came to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SandboxStart {
     /// A new, empty sandbox.
     New,
     /// A sandbox that resumed from the session's saved state.
@@ -146,12 +146,12 @@ impl Observer for Log {
     fn observe(&self, event: &SessionEvent<'_>) {
         let Self(id) = self;
         match event {
-            SessionEvent::Started { sandbox, took, origin, .. } => {
+            SessionEvent::Started { sandbox, took, start, .. } => {
                 let duration_ms = millis(*took);
-                let what = match origin {
-                    Origin::New => "session started",
-                    Origin::Woken => "session woken",
-                    Origin::Resumed => "session resumed",
+                let what = match start {
+                    SandboxStart::New => "session started",
+                    SandboxStart::Woken => "session woken",
+                    SandboxStart::Resumed => "session resumed",
                 };
                 tracing::info!(session_id = %id, sandbox, duration_ms, "{what}");
             }

@@ -1,13 +1,13 @@
 //! The interface of a session's task for other tasks.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use model::{OwnSettings, SessionId};
+use model::{OwnSettings, SessionId, SessionRecord};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,7 @@ use super::{
     archiving::Archived,
     beginning::Beginning,
     command::Command,
+    origin::Origin,
     reply::{Reply, received},
     usage::Usage,
 };
@@ -27,6 +28,9 @@ use crate::{
 
 /// Commands that may wait for a session that is still starting.
 const QUEUED_COMMANDS: usize = 64;
+
+/// The record of a session. Clones share it.
+pub(crate) type Record = Arc<OnceLock<SessionRecord>>;
 
 /// The interface of a session's task. Clones reach the same task.
 #[derive(Debug, Clone)]
@@ -41,8 +45,10 @@ pub(crate) struct Handle {
     pub(crate) ttl: Duration,
     /// It ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// It continues an earlier session (saved, archived or taken over), as far as was known before it began.
-    pub(crate) is_kept: bool,
+    /// How it began, as far as was known before its task began.
+    pub(crate) origin: Origin,
+    /// Its record; not set while it waits in the pool, and never if it ends with its call.
+    pub(crate) record: Record,
     /// Facts about it for the archive.
     pub(crate) archived: Arc<Archived>,
     /// Its own settings, which override the server's.
@@ -80,7 +86,8 @@ impl Handle {
                 since,
                 ttl,
                 is_stateless: false,
-                is_kept: false,
+                origin: Origin::New,
+                record: Record::default(),
                 archived: Arc::default(),
                 own: OwnSettings::default(),
                 image: None,

@@ -420,7 +420,7 @@ mod tests {
     use super::*;
     use crate::link::Memory;
     use crate::notes::Notes;
-    use crate::session::events::{Observer, Origin, SessionEvent};
+    use crate::session::events::{Observer, SandboxStart, SessionEvent};
 
     fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };
@@ -496,7 +496,7 @@ mod tests {
             sandbox: "box",
             took: Duration::ZERO,
             memory: Memory::default(),
-            origin: Origin::New,
+            start: SandboxStart::New,
         });
         assert_eq!(phase(), Phase::Idle);
         let id = RunId::mint();

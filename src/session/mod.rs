@@ -1,7 +1,8 @@
 //! A session: one sandbox, and one task that owns it.
 //!
 //! - [`state`]: the rules, pure. [`phase`]: what it is doing.
-//! - [`setup`]: the parts it is started with; [`handle`]: its interface; [`lease`]: its name and permit.
+//! - [`origin`]: how it began; [`setup`]: the parts it is started with; [`handle`]: its interface; [`lease`]: its name
+//!   and permit.
 //! - [`driver`]: the task; [`command`]: its commands; [`reply`]: their answers; [`sandbox`]: starting and ending.
 //! - [`run`]: a program from start to end; [`report`]: the result that its caller gets.
 //! - [`operations`]: operations beside runs, a file each; [`explain`]: what their failures mean.
@@ -22,6 +23,7 @@ pub(crate) mod history;
 pub(crate) mod hold;
 pub(crate) mod lease;
 pub(crate) mod operations;
+pub(crate) mod origin;
 mod phase;
 pub(crate) mod pictures;
 pub(crate) mod reader;

@@ -6,7 +6,7 @@ use protocol::message::WentOn;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    events::{EndReason, Origin, SessionEvent},
+    events::{EndReason, SandboxStart, SessionEvent},
     setup::Setup,
 };
 use crate::{
@@ -21,15 +21,15 @@ pub(super) fn is_kept(setup: &Setup) -> bool {
 }
 
 /// Starts the sandbox. A start that is in progress when the server ends is completed: cut off between its steps it
-/// would leave a container that never ran and so never ends. `origin` says whether the session had a sandbox before.
+/// would leave a container that never ran and so never ends. `how` says whether the session had a sandbox before.
 pub(super) async fn start_or_give_up(
     setup: &Setup,
-    origin: Origin,
+    how: SandboxStart,
 ) -> Result<(Sandbox, Link, LinkOwner)> {
     const START_TIMEOUT: Duration = Duration::from_secs(5);
     let turn = setup.shutdown.run_until_cancelled(setup.starts.acquire()).await;
     let Some(Ok(_turn)) = turn else { return Err(shutting_down()) };
-    let starting = start(setup, origin);
+    let starting = start(setup, how);
     tokio::pin!(starting);
     tokio::select! {
         started = &mut starting => started,
@@ -48,10 +48,10 @@ fn shutting_down() -> Error {
 
 /// Starts the sandbox of a session that ends, to save it.
 pub(super) async fn start_to_save(setup: &Setup) -> Result<(Sandbox, Link, LinkOwner)> {
-    start(setup, Origin::Woken).await
+    start(setup, SandboxStart::Woken).await
 }
 
-async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwner)> {
+async fn start(setup: &Setup, how: SandboxStart) -> Result<(Sandbox, Link, LinkOwner)> {
     let begun = Instant::now();
     let unavailable = |text: String| Error::SandboxUnavailable(text);
     let mut sandbox = setup
@@ -69,7 +69,7 @@ async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwne
     match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {
             if setup.spec.kept_as.is_some()
-                && let Err(error) = go_on(setup, &link, origin == Origin::Woken).await
+                && let Err(error) = go_on(setup, &link, how == SandboxStart::Woken).await
             {
                 drop((link, owner));
                 if !end(setup, sandbox).await {
@@ -78,7 +78,7 @@ async fn start(setup: &Setup, origin: Origin) -> Result<(Sandbox, Link, LinkOwne
                 return Err(error);
             }
             let (took, memory) = (begun.elapsed(), link.memory());
-            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, origin };
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, start: how };
             setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }

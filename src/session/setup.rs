@@ -11,8 +11,10 @@ use super::{
     beginning::Beginning,
     command::Command,
     events::{Observers, ReadObserver},
+    handle::Record,
     hold::Hold,
     lease::Lease,
+    origin::Origin,
     state::IdleLimits,
     usage::Usage,
 };
@@ -27,7 +29,9 @@ pub(crate) struct Setup {
     pub(crate) id: SessionId,
     pub(crate) spec: Spec,
     pub(crate) idle: IdleLimits,
-    pub(crate) birth: Birth,
+    pub(crate) origin: Origin,
+    /// Its record, as soon as it has a caller.
+    pub(crate) record: Record,
     /// How its sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
     /// Bytes of each output of a run that are kept.
@@ -66,13 +70,4 @@ impl Setup {
     pub(crate) fn saved(&self) -> Option<(&dyn SavesSandboxes, &SessionKey)> {
         self.backend.abilities().saved.zip(self.spec.kept_as.as_ref())
     }
-}
-
-/// Why a sandbox is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Birth {
-    /// A caller asked for a session.
-    OnDemand,
-    /// It waits in the pool for its first use.
-    InPool,
 }

@@ -7,21 +7,14 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
-use model::{OwnSettings, Principal, SessionId};
+use model::SessionRecord;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{
-    Sessions,
-    homes::Reached,
-    which::{Which, Workspace},
-};
+use super::{Sessions, homes::Reached, host::Host, start::NewSession, which::Workspace};
 use crate::{
     backend::{Abilities, Backend, Found, Sandbox},
     config::Config,
@@ -31,7 +24,7 @@ use crate::{
         driver::{self, Resumed},
         handle::Handle,
         hold::Hold,
-        setup::Birth,
+        origin::Origin,
     },
 };
 
@@ -49,23 +42,6 @@ const GLANCE: Duration = Duration::from_millis(50);
 
 /// Timeout for taking over one sandbox.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The note that a session's sandbox keeps for the next server.
-#[derive(Debug, Serialize, Deserialize)]
-struct Note {
-    caller: String,
-    session: String,
-    /// The number that its URLs are bound to.
-    number: u64,
-    /// Milliseconds since the epoch.
-    since: i64,
-    /// The workspace that it belongs to, if the workspace has a name that outlives the connections of its client.
-    workspace: Option<String>,
-    /// The MCP session whose workspace it belongs to, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mcp_session: Option<String>,
-    own: OwnSettings,
-}
 
 /// Pauses after which a sandbox that has closed the link is contacted again: its stream to the previous server may not
 /// have ended yet, or another server may contact it at the same time.
@@ -115,198 +91,177 @@ pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
     Some(Hold::new(config.hold, config.sessions_outlive_server(), key))
 }
 
-impl Sessions {
-    /// Stores a note in the sandbox of a session that now has a caller, which says whose session it is.
-    pub(super) fn remember(&self, which: &Which, handle: &Handle) {
-        let outlives_server = |hold: &Hold| hold.outlives_server;
-        if matches!(which, Which::Stateless(_))
-            || !self.inner.hold.as_ref().is_some_and(outlives_server)
-        {
-            return;
-        }
-        let workspace = match which {
-            Which::Automatic(workspace) => Some(workspace),
-            _ => None,
-        };
-        let mcp_session = workspace.and_then(Workspace::mcp_session).map(str::to_owned);
-        let workspace = workspace.and_then(Workspace::name).map(ToString::to_string);
-        let note = Note {
-            caller: self.caller.name().to_owned(),
-            session: handle.id.to_string(),
-            number: self.public(handle.number),
-            since: handle.since.as_millisecond(),
-            workspace,
-            mcp_session,
-            own: handle.own.clone(),
-        };
-        let note = serde_json::to_vec(&note).expect("it has no keys but strings");
-        handle.remember(note.into(), self.caller_key(&self.caller));
+/// Stores the record of a session in its sandbox, for the next server.
+pub(super) fn store(host: &Host, record: &SessionRecord, handle: &Handle) {
+    if host.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
+        let note = serde_json::to_vec(record).expect("a record is a map of texts and numbers");
+        handle.remember(note.into(), host.caller_key(&record.caller));
     }
+}
 
-    /// Adopts left sandboxes at intervals, forever: this server does not notice at once that a server elsewhere is
-    /// dead.
-    pub async fn adopt_regularly(self) {
-        loop {
-            let is_any_new = self.inner.not_yet.is_any_new();
-            sleep(if is_any_new { GRACE_INTERVAL } else { ADOPT_INTERVAL }).await;
-            self.adopt().await;
-        }
+/// Adopts left sandboxes at intervals, forever: this server does not notice at once that a server elsewhere is dead.
+pub(super) async fn regularly(sessions: &Sessions) {
+    loop {
+        let is_any_new = sessions.host.not_yet.is_any_new();
+        sleep(if is_any_new { GRACE_INTERVAL } else { ADOPT_INTERVAL }).await;
+        once(sessions).await;
     }
+}
 
-    /// Waits for sandboxes that are about to be taken over, if the call's session is not here and may be in one of
-    /// them. Otherwise the call would start a new session, and the old one would be lost.
-    pub(super) async fn wait_for_left(&self, which: &Which) {
-        let may_be_left = !matches!(which, Which::New | Which::Stateless(_));
-        while may_be_left
-            && self.inner.not_yet.is_any_new()
-            && matches!(self.find_open(&self.registry(), which, true), Ok(None))
-        {
-            sleep(GLANCE).await;
-        }
+/// Waits for sandboxes that are about to be taken over, while the session of a call is missing and may be in one of
+/// them. Otherwise the call would start a new session, and the old one would be lost.
+pub(super) async fn wait_for_left(host: &Host, is_missing: impl Fn() -> bool) {
+    while host.not_yet.is_any_new() && is_missing() {
+        sleep(GLANCE).await;
     }
+}
 
-    /// Takes over all sessions that servers with the same secret have left. Removes their sandboxes that have no
-    /// caller. Returns when all have been asked.
-    pub async fn adopt(&self) {
-        if !self.inner.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
-            return;
-        }
-        let Some(resumable) = self.inner.backend.abilities().resumable else { return };
-        let left = match resumable.left(self.has_let_go()).await {
-            Ok(left) => left,
-            Err(error) => return tracing::debug!(%error, "held sandboxes cannot be listed"),
+/// Takes over all sessions that servers with the same secret have left. Removes their sandboxes that have no caller.
+/// Returns when all have been asked.
+pub(super) async fn once(sessions: &Sessions) {
+    let host = &sessions.host;
+    if !host.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
+        return;
+    }
+    let Some(resumable) = host.backend.abilities().resumable else { return };
+    let own_too = host.callers.as_ref().is_some_and(|it| it.has_let_go_within(host.config.hold));
+    let left = match resumable.left(own_too).await {
+        Ok(left) => left,
+        Err(error) => return tracing::debug!(%error, "cannot list the resumable sandboxes"),
+    };
+    host.not_yet.found(&left);
+    let (reached, shared) = (Reached::default(), sessions.shared_callers());
+    let adopt = async |found: Found| {
+        let is_ours = match &shared {
+            Some(shared) => shared.is_to_adopt(&found, &reached).await,
+            None => true,
         };
-        self.inner.not_yet.found(&left);
-        let reached = Reached::default();
-        let adopt = async |found: Found| {
-            if self.is_to_adopt(&found, &reached).await {
-                let adopted = self.adopt_in_time(&found.id).await;
-                self.inner.not_yet.note(found.id, adopted);
+        if is_ours {
+            let adopted = in_time(sessions, &found.id).await;
+            host.not_yet.note(found.id, adopted);
+        }
+    };
+    stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;
+}
+
+/// Takes over the session in this sandbox, within [`ANSWER_TIMEOUT`].
+pub(super) async fn in_time(sessions: &Sessions, id: &str) -> Result<(), NotAdopted> {
+    let hold = sessions.host.hold.as_ref().ok_or(NotAdopted::Ever)?;
+    match timeout(ANSWER_TIMEOUT, adopt(sessions, hold, id)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err((when, why))) => {
+            tracing::info!(sandbox = id, why, "held sandbox not taken over");
+            Err(when)
+        }
+        Err(_) => {
+            tracing::info!(sandbox = id, "held sandbox does not answer");
+            Err(NotAdopted::Yet)
+        }
+    }
+}
+
+async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
+    let yet = |why: String| (NotAdopted::Yet, why);
+    let backend = &sessions.host.backend;
+    let Abilities { resumable: Some(resumable), .. } = backend.abilities() else {
+        return Err((NotAdopted::Ever, "this engine cannot do that".into()));
+    };
+    let mut pauses = REATTACH_PAUSES.into_iter();
+    let (id, gone, (link, owner, found)) = loop {
+        let pause = pauses.next();
+        let attached = match (resumable.reattach(id.to_owned()).await, pause) {
+            (Err(error), Some(pause)) if error.kind.is_transient() => {
+                sleep(pause).await;
+                continue;
             }
+            (attached, _) => attached.map_err(|error| yet(error.to_string()))?,
         };
-        stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;
-    }
-
-    /// Takes over the session in this sandbox, within [`ANSWER_TIMEOUT`].
-    pub(super) async fn adopt_in_time(&self, id: &str) -> Result<(), NotAdopted> {
-        let hold = self.inner.hold.as_ref().ok_or(NotAdopted::Ever)?;
-        match timeout(ANSWER_TIMEOUT, self.adopt_one(hold, id)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err((when, why))) => {
-                tracing::info!(sandbox = id, why, "held sandbox not taken over");
-                Err(when)
+        let Sandbox { id, reader, writer, gone } = attached;
+        let holding = hold.of(backend, &id);
+        let stream = Stream { reader, writer };
+        match (Link::resume(stream, sessions.host.timing, holding).await, pause) {
+            (Ok(resumed), _) => break (id, gone, resumed),
+            (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
+            (Err(error @ LinkError::Version(_)), _) => {
+                // No server of this version can ever resume it.
+                let _ = backend.remove(id).await;
+                return Err((NotAdopted::Ever, error.to_string()));
             }
-            Err(_) => {
-                tracing::info!(sandbox = id, "held sandbox does not answer");
-                Err(NotAdopted::Yet)
-            }
+            (Err(error), _) => return Err(yet(error.to_string())),
         }
+    };
+    let record: Option<SessionRecord> =
+        hold.unseal(&id, &found.note).and_then(|note| serde_json::from_slice(&note).ok());
+    let sandbox = Sandbox {
+        id,
+        reader: Box::new(tokio::io::empty()),
+        writer: Box::new(tokio::io::sink()),
+        gone,
+    };
+    if let Some(shared) = backend.abilities().shared
+        && let Some(callers) = sessions.shared_callers()
+        && let Some(record) = &record
+        && let Some(caller) = sessions.host.caller_key(&record.caller)
+        && !callers.has(&caller).await
+    {
+        // Returning closes the link; the sandbox then waits for the caller's server.
+        shared.give(sandbox.id, caller).await;
+        return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
     }
+    resumable.claim(sandbox.id.clone()).await;
+    let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
+    let Some(record) = record else {
+        let _ = backend.remove(resumed.sandbox.id).await;
+        return Err((NotAdopted::Ever, "it is nobody's".into()));
+    };
+    enter(&sessions.seen_by(record.caller.clone()), record, resumed)
+        .await
+        .map_err(|why| (NotAdopted::Ever, why.into()))
+}
 
-    async fn adopt_one(&self, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
-        let yet = |why: String| (NotAdopted::Yet, why);
-        let backend = &self.inner.backend;
-        let Abilities { resumable: Some(resumable), shared, .. } = backend.abilities() else {
-            return Err((NotAdopted::Ever, "this engine cannot do that".into()));
-        };
-        let mut pauses = REATTACH_PAUSES.into_iter();
-        let (id, gone, (link, owner, found)) = loop {
-            let pause = pauses.next();
-            let attached = match (resumable.reattach(id.to_owned()).await, pause) {
-                (Err(error), Some(pause)) if error.kind.is_transient() => {
-                    sleep(pause).await;
-                    continue;
-                }
-                (attached, _) => attached.map_err(|error| yet(error.to_string()))?,
-            };
-            let Sandbox { id, reader, writer, gone } = attached;
-            let holding = hold.of(backend, &id);
-            let stream = Stream { reader, writer };
-            match (Link::resume(stream, self.inner.timing, holding).await, pause) {
-                (Ok(resumed), _) => break (id, gone, resumed),
-                (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
-                (Err(error @ LinkError::Version(_)), _) => {
-                    // No server of this version can ever resume it.
-                    let _ = backend.remove(id).await;
-                    return Err((NotAdopted::Ever, error.to_string()));
-                }
-                (Err(error), _) => return Err(yet(error.to_string())),
-            }
-        };
-        let note: Option<Note> =
-            hold.unseal(&id, &found.note).and_then(|note| serde_json::from_slice(&note).ok());
-        let sandbox = Sandbox {
-            id,
-            reader: Box::new(tokio::io::empty()),
-            writer: Box::new(tokio::io::sink()),
-            gone,
-        };
-        let caller = note.as_ref().and_then(|note| Principal::named(&note.caller));
-        if let Some(shared) = shared
-            && let Some(caller) = caller.and_then(|caller| self.caller_key(&caller))
-            && !self.has_caller(&caller).await
-        {
-            // Returning closes the link; the sandbox then waits for the caller's server.
-            shared.give(sandbox.id, caller).await;
-            return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
-        }
-        resumable.claim(sandbox.id.clone()).await;
-        let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
-        let Some(note) = note else {
-            let _ = self.inner.backend.remove(resumed.sandbox.id).await;
-            return Err((NotAdopted::Ever, "it is nobody's".into()));
-        };
-        let permit = self.permit_for_another().await;
-        self.enter(note, resumed, permit).map_err(|why| (NotAdopted::Ever, why))
+/// A permit for a session that is taken over; if none is free, a pooled sandbox makes room. The session resumes even
+/// without a permit, as it would be lost otherwise; new sessions start only once a permit is free.
+async fn permit_for_another(host: &Host) -> Option<OwnedSemaphorePermit> {
+    let permit = || host.permits.clone().try_acquire_owned().ok();
+    match permit() {
+        None if host.pool.make_room().await => permit(),
+        permit => permit,
     }
+}
 
-    /// A permit for a session that is taken over; if none is free, a pooled sandbox makes room. The session resumes
-    /// even without a permit, as it would be lost otherwise; new sessions start only once a permit is free.
-    async fn permit_for_another(&self) -> Option<OwnedSemaphorePermit> {
-        let permit = || self.inner.permits.clone().try_acquire_owned().ok();
-        match permit() {
-            None if self.pool().make_room().await => permit(),
-            permit => permit,
-        }
+/// Registers a session that is taken over and starts its task.
+async fn enter(
+    sessions: &Sessions,
+    record: SessionRecord,
+    resumed: Resumed,
+) -> Result<(), &'static str> {
+    let host = &sessions.host;
+    let permit = permit_for_another(host).await;
+    let mut registry = host.registry();
+    if registry.find(&sessions.caller, &record.session).is_some() {
+        return Err("there is another session of its name");
     }
-
-    /// Registers a session that is taken over and starts its task.
-    fn enter(
-        &self,
-        note: Note,
-        resumed: Resumed,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), String> {
-        let Note { caller, session, number, since, workspace, mcp_session, own } = note;
-        let sessions = self.seen_by(Principal::named(&caller).ok_or("its caller's name is none")?);
-        let id: SessionId = session.parse().map_err(|_| "its name is none")?;
-        let mut registry = self.registry();
-        if registry.find(&sessions.caller, &id).is_some() {
-            return Err("there is another session of its name".into());
-        }
-        let (named, birth) = ((&id, Some(number)), (Birth::OnDemand, None));
-        let (mut handle, setup) = sessions.prepare(named, own, permit, birth, None);
-        handle.since = Timestamp::from_millisecond(since).unwrap_or(handle.since);
-        // The previous server may have archived it when it ended.
-        handle.is_kept = true;
-        let workspace = match (workspace.and_then(|name| name.parse().ok()), mcp_session) {
-            (Some(name), _) => Some(Workspace::named(name)),
-            (None, Some(id)) => {
-                Some(Workspace::of_mcp_session(id.into(), CancellationToken::new()))
-            }
-            (None, None) => None,
-        };
-        let which = workspace.clone().map_or(Which::Named(id), Which::Automatic);
-        sessions.identify(&which, &handle);
-        registry.insert(&sessions.caller, handle.clone());
-        if let Some(workspace) = workspace {
-            registry.bind(&sessions.caller, &workspace, &handle);
-            // Its caller knows it already.
-            registry.told(&sessions.caller, &workspace);
-        }
-        drop(registry);
-        self.inner.tasks.spawn(driver::go_on(setup, resumed));
-        self.inner.changes.tell();
-        Ok(())
+    let workspace = record.workspace.as_ref().and_then(Workspace::recorded);
+    let new = NewSession {
+        id: record.session.clone(),
+        number: record.number,
+        origin: Origin::Resumed,
+        own: record.own.clone(),
+        permit,
+        caller: host.caller_key(&sessions.caller),
+        record: Some(record),
+        kept_as: None,
+        restore: None,
+    };
+    let (handle, setup) = new.prepare(host);
+    registry.insert(&sessions.caller, handle.clone());
+    if let Some(workspace) = workspace {
+        registry.bind(&sessions.caller, &workspace, &handle);
+        // Its caller knows it already.
+        registry.told(&sessions.caller, &workspace);
     }
+    drop(registry);
+    host.tasks.spawn(driver::go_on(setup, resumed));
+    host.changes.tell();
+    Ok(())
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use model::Outcome;
 use tokio::time::timeout;
 
-use super::Sessions;
 use crate::session::{History, command::Command, handle::Handle};
 
 /// Longest time that a caller waits for the end of a cancelled run. A kill takes milliseconds.
@@ -36,20 +35,10 @@ impl CancelOutcome {
     }
 }
 
-impl Sessions {
-    /// Kills a run of the caller that is in progress, and waits until it has ended.
-    pub async fn cancel(&self, run_id: &str) -> CancelOutcome {
-        let handle = {
-            let registry = self.registry();
-            match registry.with_run(self.caller(), run_id).filter(|handle| self.sees(handle)) {
-                Some(handle) => handle.clone(),
-                None if registry.had_run(self.caller(), run_id) => return CancelOutcome::Finished,
-                None => return CancelOutcome::NotFound,
-            }
-        };
-        // The kill is in progress, even if the end of the run is not seen in time.
-        timeout(CANCEL_TIMEOUT, ended(&handle, run_id)).await.unwrap_or(CancelOutcome::Cancelled)
-    }
+/// Kills a run of this session if it is in progress, and waits until it has ended.
+pub(super) async fn cancel(handle: &Handle, run_id: &str) -> CancelOutcome {
+    // The kill is in progress, even if the end of the run is not seen in time.
+    timeout(CANCEL_TIMEOUT, ended(handle, run_id)).await.unwrap_or(CancelOutcome::Cancelled)
 }
 
 /// Kills a run of this session and returns how it ended.

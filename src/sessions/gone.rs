@@ -3,9 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use model::{Lost, LostReason, Principal, RunId, SessionId};
-
-use super::which::WorkspaceKey;
+use model::{Lost, LostReason, Principal, RunId, SessionId, WorkspaceId};
 
 /// Sessions and workspaces that are remembered for each caller.
 pub(super) const REMEMBERED: usize = 256;
@@ -14,7 +12,7 @@ pub(super) const REMEMBERED: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FoundBy {
     Name(SessionId),
-    Workspace(WorkspaceKey),
+    Workspace(WorkspaceId),
 }
 
 /// Runs of ended sessions that are remembered for each caller.
@@ -113,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_made_anew_is_told_of_once() {
         let (who, mut gone) = (Principal::local(), Gone::default());
-        let by = FoundBy::Workspace(WorkspaceKey::Named("default".parse().expect("valid")));
+        let by = FoundBy::Workspace(WorkspaceId::Named("default".parse().expect("valid")));
         let lost = |why| Lost { id: SessionId::mint(), why };
         gone.note(&who, by.clone(), lost(LostReason::Evicted));
         gone.note(&who, by.clone(), lost(LostReason::Died));

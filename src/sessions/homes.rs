@@ -16,7 +16,11 @@ use model::Principal;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Sessions, adopt::NotAdopted, turns::Turns};
+use super::{
+    Sessions,
+    adopt::{self, NotAdopted},
+    turns::Turns,
+};
 use crate::{
     backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life, SharesCallers},
     error::{Error, Result},
@@ -67,30 +71,46 @@ impl Callers {
         Self { proof: Proof::of(&secret), secret, turns, settling, used, let_go: Mutex::default() }
     }
 
+    /// The key of this caller among the servers.
+    pub(super) fn key_of(&self, caller: &Principal) -> CallerKey {
+        CallerKey::of(&self.secret, caller)
+    }
+
     fn is_settled(&self, caller: &CallerKey) -> bool {
         !self.settling.lock().contains_key(caller)
     }
+
+    /// Whether this server left sessions within this time. They wait for a server to take them over, which may be this
+    /// one.
+    pub(super) fn has_let_go_within(&self, hold: Duration) -> bool {
+        let let_go = *self.let_go.lock();
+        let_go.is_some_and(|at| at.elapsed() < hold)
+    }
 }
 
-impl Sessions {
-    fn shared(&self) -> Option<(&Callers, &dyn Homes)> {
-        self.inner
-            .callers
-            .as_ref()
-            .zip(self.inner.backend.abilities().shared.map(SharesCallers::homes))
-    }
+/// The callers that this server shares with others, and their sessions here.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedCallers<'a> {
+    sessions: &'a Sessions,
+    callers: &'a Callers,
+    shared: &'a dyn SharesCallers,
+    homes: &'a dyn Homes,
+}
 
-    /// The key of a caller among the servers that share callers; `None` if this is the only server.
-    pub(crate) fn caller_key(&self, caller: &Principal) -> Option<CallerKey> {
-        self.inner.callers.as_ref().map(|callers| CallerKey::of(&callers.secret, caller))
+impl<'a> SharedCallers<'a> {
+    pub(super) fn new(
+        sessions: &'a Sessions,
+        callers: &'a Callers,
+        shared: &'a dyn SharesCallers,
+    ) -> Self {
+        Self { sessions, callers, shared, homes: shared.homes() }
     }
 
     /// The caller whose session has this number in its URLs, if that caller has a home.
-    pub(crate) fn caller_of_number(&self, number: u64) -> Option<CallerKey> {
-        let (_, homes) = self.shared()?;
+    pub(crate) fn of_number(&self, number: u64) -> Option<CallerKey> {
         let prefix = u32::try_from(number >> u32::BITS).ok()?;
         // Two callers whose keys have the same prefix are practically impossible.
-        homes.beginning_with(prefix).pop()
+        self.homes.beginning_with(prefix).pop()
     }
 
     /// The server that has this caller's sessions; `None` if it is this one: then all of them are here. `gone` is a
@@ -103,7 +123,7 @@ impl Sessions {
         caller: &CallerKey,
         gone: Option<&Claim>,
     ) -> Result<Option<Claim>> {
-        let Some((callers, homes)) = self.shared() else { return Ok(None) };
+        let Self { callers, homes, .. } = *self;
         match homes.known(caller) {
             Some(Home::Here) if callers.is_settled(caller) => {
                 callers.used.lock().insert(caller.clone(), Instant::now());
@@ -134,7 +154,7 @@ impl Sessions {
             }
         }
         // Sandboxes wait for a server for `hold` and then end: one that has not answered until then is given up.
-        let may_give_up = since.elapsed() > self.config().hold;
+        let may_give_up = since.elapsed() > self.sessions.config().hold;
         if !self.adopt_of(caller).await && !may_give_up {
             let why = "Your sessions were on a server that is gone, and this one is taking them over. They go on, and so \
                        does what runs in them: call again in a moment.";
@@ -147,8 +167,7 @@ impl Sessions {
 
     /// Resolves when this is no longer the caller's home.
     pub(crate) async fn moved_from(&self, caller: &CallerKey, home: &Claim) {
-        let Some((_, homes)) = self.shared() else { return };
-        while homes.known(caller).is_some_and(|it| it == Home::At(home.clone())) {
+        while self.homes.known(caller).is_some_and(|it| it == Home::At(home.clone())) {
             sleep(GLANCE).await;
         }
     }
@@ -157,17 +176,16 @@ impl Sessions {
     ///
     /// # Errors
     /// If they are not known within [`FIRST_LOOK`].
-    pub(crate) async fn homes_known(&self) -> Result<()> {
-        let Some((_, homes)) = self.shared() else { return Ok(()) };
-        timeout(FIRST_LOOK, homes.seen()).await.map_err(|_| {
+    pub(crate) async fn known(&self) -> Result<()> {
+        timeout(FIRST_LOOK, self.homes.seen()).await.map_err(|_| {
             let why = "The server cannot reach the cluster, and does not know which server has that session. Try again later.";
             Error::SandboxUnavailable(why.into())
         })
     }
 
     /// Whether this server is the caller's home. Takes a caller that has none.
-    pub(super) async fn has_caller(&self, caller: &CallerKey) -> bool {
-        let Some((_, homes)) = self.shared() else { return true };
+    pub(super) async fn has(&self, caller: &CallerKey) -> bool {
+        let homes = self.homes;
         match homes.known(caller) {
             Some(Home::Here) => true,
             Some(Home::At(_)) => false,
@@ -181,7 +199,7 @@ impl Sessions {
     /// Whether this server should take over this sandbox, as far as can be told from outside. Returns false if the
     /// caller is taken here, as that takes over all of its sandboxes.
     pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
-        let Some((callers, homes)) = self.shared() else { return true };
+        let Self { callers, homes, .. } = *self;
         let life = found.owner.as_ref().map(|owner| owner.life);
         // Only the agent's note says whose it is. If its server is not known to be dead, it may be a pooled sandbox, or
         // one that waits for its own server.
@@ -212,9 +230,7 @@ impl Sessions {
     /// # Errors
     /// If the caller's home is another server, or unknown.
     pub(super) fn check_home(&self) -> Result<()> {
-        let Some((_, homes)) = self.shared() else { return Ok(()) };
-        let key = self.caller_key(&self.caller);
-        match key.and_then(|key| homes.known(&key)) {
+        match self.homes.known(&self.callers.key_of(&self.sessions.caller)) {
             Some(Home::Here) => Ok(()),
             _ => Err(explain::left()),
         }
@@ -222,20 +238,18 @@ impl Sessions {
 
     /// Takes over all sessions of a caller that was taken. Returns false if some may follow later.
     async fn adopt_of(&self, caller: &CallerKey) -> bool {
-        let Some(shared) = self.inner.backend.abilities().shared else { return true };
         let until = Instant::now() + ADOPTION;
         let mut pause = PAUSES.0;
         loop {
             let is_left = |found: &Found| {
                 found.holds && found.state == FoundState::Running && !found.is_in_use
             };
-            match shared.list_of(caller).await {
+            match self.shared.list_of(caller).await {
                 Ok(all) => {
                     let left = all.into_iter().filter(is_left);
                     let asked = stream::iter(left)
-                        .map(|found| async move { self.adopt_in_time(&found.id).await });
-                    let asked: Vec<_> =
-                        asked.buffer_unordered(super::adopt::AT_ONCE).collect().await;
+                        .map(|found| async move { adopt::in_time(self.sessions, &found.id).await });
+                    let asked: Vec<_> = asked.buffer_unordered(adopt::AT_ONCE).collect().await;
                     if !asked.contains(&Err(NotAdopted::Yet)) {
                         return true;
                     }
@@ -251,34 +265,23 @@ impl Sessions {
     }
 
     /// Leaves the sessions of callers that other servers take, and releases idle callers. Runs forever.
-    pub async fn share_callers(self) {
-        let Some((_, homes)) = self.shared() else { return };
+    pub(super) async fn share(&self) {
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
-                caller = homes.taken() => self.let_go(&caller),
+                caller = self.homes.taken() => self.let_go(&caller),
                 _ = look.tick() => self.leave_idle().await,
             }
         }
     }
 
-    /// Whether this server left sessions within `hold`. They wait for a server to take them over, which may be this
-    /// one.
-    pub(super) fn has_let_go(&self) -> bool {
-        let Some(callers) = &self.inner.callers else { return false };
-        let let_go = *callers.let_go.lock();
-        let_go.is_some_and(|at| at.elapsed() < self.config().hold)
-    }
-
     /// Leaves the sessions of a caller that is no longer at home here to the caller's new server.
     fn let_go(&self, caller: &CallerKey) {
-        tracing::info!("a caller's sessions are left to another server");
-        if let Some(callers) = &self.inner.callers {
-            *callers.let_go.lock() = Some(Instant::now());
-        }
-        let registry = self.registry();
+        tracing::info!("left a caller's sessions to another server");
+        *self.callers.let_go.lock() = Some(Instant::now());
+        let registry = self.sessions.host.registry();
         for principal in registry.callers() {
-            if self.caller_key(&principal).as_ref() == Some(caller) {
+            if self.callers.key_of(&principal) == *caller {
                 for handle in registry.of(&principal) {
                     handle.let_go.cancel();
                 }
@@ -287,28 +290,28 @@ impl Sessions {
     }
 
     async fn leave_idle(&self) {
-        let Some((callers, homes)) = self.shared() else { return };
-        for caller in homes.here() {
-            let _turn = callers.turns.of(caller.clone()).await;
-            let used = *callers.used.lock().entry(caller.clone()).or_insert_with(Instant::now);
+        for caller in self.homes.here() {
+            let _turn = self.callers.turns.of(caller.clone()).await;
+            let used = *self.callers.used.lock().entry(caller.clone()).or_insert_with(Instant::now);
             if used.elapsed() < IDLE || self.has_sessions_of(&caller) {
                 continue;
             }
-            homes.leave(&caller, false).await;
-            callers.used.lock().remove(&caller);
+            self.homes.leave(&caller, false).await;
+            self.callers.used.lock().remove(&caller);
         }
     }
 
     fn has_sessions_of(&self, caller: &CallerKey) -> bool {
-        let principals: HashSet<_> = self.registry().callers().collect();
-        principals.iter().any(|it| self.caller_key(it).as_ref() == Some(caller))
+        let principals: HashSet<_> = self.sessions.host.registry().callers().collect();
+        principals.iter().any(|it| self.callers.key_of(it) == *caller)
     }
 
     /// Releases all callers to the other servers. Their sandboxes were left before.
-    pub async fn leave_callers(&self) {
-        let Some((_, homes)) = self.shared() else { return };
-        stream::iter(homes.here())
-            .for_each_concurrent(AT_ONCE, |caller| async move { homes.leave(&caller, true).await })
+    pub(crate) async fn leave_all(&self) {
+        stream::iter(self.homes.here())
+            .for_each_concurrent(AT_ONCE, |caller| async move {
+                self.homes.leave(&caller, true).await;
+            })
             .await;
     }
 }

@@ -1,10 +1,10 @@
 //! Keeps the pool full: starts missing sandboxes, and closes outdated ones.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
-use super::{Sessions, pool::Pooled};
+use super::{host::Host, pool::Pooled, start::NewSession};
 
 /// Pause before a sandbox that was taken is replaced: the first run of its session gets the processors first.
 const PAUSE_AFTER_TAKE: Duration = Duration::from_secs(1);
@@ -16,22 +16,21 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Keeps the pool full until the server ends.
-pub async fn keep(sessions: Sessions) {
-    let size = sessions.config().pool_size;
-    let pool = sessions.pool();
+pub(super) async fn keep(host: &Arc<Host>) {
+    let (size, pool) = (host.config.pool_size, &host.pool);
     let mut pause = RETRY_PAUSES.0;
     if size == 0 {
         return;
     }
     loop {
-        let image = sessions.backend().template().await.map(|template| template.id);
+        let image = host.backend.template().await.map(|template| template.id);
         // If the engine does not name its image, pooled sandboxes stay.
         for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
             tracing::info!(session_id = %outdated.handle.id, "pooled sandbox has another image");
             outdated.close().await;
         }
         let taken = pool.taken();
-        let start = || sessions.start_pooled().map(|handle| Pooled::starting(handle, image));
+        let start = || Some(Pooled::starting(NewSession::pooled(host)?.spawn(host), image));
         if pool.len() < size
             && let Some(handle) = pool.add(start)
         {

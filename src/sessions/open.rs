@@ -1,18 +1,16 @@
-//! Finds or starts the session that a call means.
+//! From a call to a session: finds the session that the call means, or starts it.
 
-mod room;
-mod start;
-
-use model::{LostReason, OwnSettings, SessionId};
+use jiff::Timestamp;
+use model::{OwnSettings, SessionId, SessionRecord, WorkspaceId};
 use tokio::sync::oneshot;
 
-use self::room::Room;
 use super::{
-    Sessions,
+    Sessions, adopt,
     archived::Restore,
-    pool::Pool,
     registry::Registry,
-    which::{Opened, Which},
+    room::{self, Room},
+    start::NewSession,
+    which::{Opened, Which, Workspace},
 };
 use crate::{
     error::{Error, Result},
@@ -20,10 +18,18 @@ use crate::{
     session::{
         command::Command,
         handle::Handle,
+        origin::Origin,
         reply::{Reply, received},
-        setup::Birth,
     },
 };
+
+/// The session that a call means, before it is found or started.
+pub(super) struct Opening<'a> {
+    sessions: &'a Sessions,
+    which: Which,
+    /// Settings of its own, if it is started.
+    own: OwnSettings,
+}
 
 /// Why a session was not opened.
 enum NotOpened {
@@ -32,20 +38,78 @@ enum NotOpened {
     Other(Error),
 }
 
-impl Sessions {
-    pub(super) async fn ask_or_create<T>(
-        &self,
-        which: Which,
-        own: OwnSettings,
+/// The caller's session of this name. If it is not live, it resumes or is restored first.
+pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle> {
+    if let Some(handle) = sessions.find(id) {
+        // It has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
+        if handle.usage.resting() == Some(0) {
+            Box::pin(room::wake(sessions, &handle)).await?;
+        }
+        return Ok(handle);
+    }
+    let opening = Opening::new(sessions, Which::Named(id.clone()));
+    let saved = sessions.saved().filter(|_| sessions.only.is_none());
+    let is_known = match Box::pin(opening.restorable()).await? {
+        _ if saved.is_some_and(|saved| saved.has(id)) => true,
+        Some(restore) => restore.is_known(),
+        None => false,
+    };
+    if !is_known {
+        return Err(sessions.gone(id));
+    }
+    // Boxed: rare, and much larger than what every other call waits for.
+    Ok(Box::pin(opening.open()).await?.1)
+}
+
+/// Restores the session that the call means, if the archive has it.
+///
+/// # Errors
+/// If starting it fails.
+pub(super) async fn restored(sessions: &Sessions, which: Which) -> Result<Option<Opened>> {
+    let opening = Opening::new(sessions, which);
+    match opening.restorable().await? {
+        Some(Restore::From(..)) => Ok(Some(Box::pin(opening.open()).await?.0)),
+        _ => Ok(None),
+    }
+}
+
+/// The caller's live session of a workspace, even if it was woken by its name and not for the workspace.
+pub(super) fn find_workspace(
+    sessions: &Sessions,
+    registry: &Registry,
+    workspace: &Workspace,
+) -> Option<(Opened, Handle)> {
+    let caller = &sessions.caller;
+    if let Some((opened, handle)) = registry.find_workspace(caller, workspace) {
+        return Some((opened, handle.clone()));
+    }
+    let id = sessions.saved()?.recorded_for(workspace)?;
+    let handle = registry.find(caller, id).filter(|handle| handle.origin.continues())?;
+    Some((Opened { id: id.clone(), is_new: false, lost: None }, handle.clone()))
+}
+
+impl<'a> Opening<'a> {
+    pub(super) fn new(sessions: &'a Sessions, which: Which) -> Self {
+        Self { sessions, which, own: OwnSettings::default() }
+    }
+
+    /// The same, with settings of its own for a session that is started.
+    pub(super) fn with(self, own: OwnSettings) -> Self {
+        Self { own, ..self }
+    }
+
+    /// Opens the session, sends it a command and waits for the answer.
+    pub(super) async fn ask<T>(
+        self,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> (Opened, Result<T>) {
         let (reply, answer) = oneshot::channel();
         let mut command = command(reply);
         loop {
-            let (opened, handle) = match Box::pin(self.open_session(&which, own.clone())).await {
+            let (opened, handle) = match Box::pin(self.open()).await {
                 Ok(opened) => opened,
                 Err(error) => {
-                    let id = match which {
+                    let id = match self.which {
                         Which::Named(id) => id,
                         _ => SessionId::mint(),
                     };
@@ -53,7 +117,7 @@ impl Sessions {
                 }
             };
             if handle.usage.resting().is_some()
-                && let Err(error) = Box::pin(self.wake(&handle)).await
+                && let Err(error) = Box::pin(room::wake(self.sessions, &handle)).await
             {
                 return (opened, Err(error));
             }
@@ -69,106 +133,81 @@ impl Sessions {
     }
 
     /// The session that the call means, or a new one.
-    pub(super) async fn open_session(
-        &self,
-        which: &Which,
-        own: OwnSettings,
-    ) -> Result<(Opened, Handle)> {
+    async fn open(&self) -> Result<(Opened, Handle)> {
+        let host = &self.sessions.host;
         // Two calls for a workspace without a session must not start two.
-        let _turn = match which {
+        let _turn = match &self.which {
             Which::Automatic(workspace) => {
-                let key = (self.caller.clone(), workspace.key().clone());
-                Some(self.inner.turns.of(key).await)
+                let key = (self.sessions.caller.clone(), workspace.id().clone());
+                Some(host.turns.of(key).await)
             }
             _ => None,
         };
         self.check_home()?;
-        self.wait_for_left(which).await;
-        let has_archive = self.inner.archive.is_some();
-        if has_archive {
-            // Boxed: rare, and much larger than what every other call waits for.
-            Box::pin(self.wait_until_saved(which)).await;
+        if !matches!(self.which, Which::New | Which::Stateless(_)) {
+            adopt::wait_for_left(host, || self.is_missing()).await;
         }
-        let mut restore = if has_archive { Box::pin(self.restorable(which)).await? } else { None };
-        let mut room = Room::default();
+        if let Some(archived) = self.sessions.archived() {
+            // Boxed: rare, and much larger than what every other call waits for.
+            Box::pin(archived.wait_until_saved(&self.which)).await;
+        }
+        let mut restore = Box::pin(self.restorable()).await?;
+        let mut room = Room::new(self.sessions);
         loop {
-            if !own.are_of_sandbox()
+            if !self.own.are_of_sandbox()
                 && restore.is_none()
-                && let Some(opened) = self.take_pooled(which, &own).await
+                && let Some(opened) = self.take_pooled().await
             {
                 return Ok(opened);
             }
-            let full = match self.find_or_create(which, own.clone(), &mut room, &mut restore) {
+            match self.find_or_create(&mut room, &mut restore) {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Other(error)) => return Err(error),
-                Err(NotOpened::Full(full)) => full,
-            };
-            self.make_room(full, &mut room).await?;
-        }
-    }
-
-    /// A pooled sandbox for a new session, if one is available and the caller may have another session.
-    async fn take_pooled(&self, which: &Which, own: &OwnSettings) -> Option<(Opened, Handle)> {
-        // A pooled sandbox has its id already, so it cannot serve a session with a given name.
-        if matches!(which, Which::Named(_)) || self.keeps(which) {
-            return None;
-        }
-        let is_wanted = |registry: &Registry| {
-            self.check_home().is_ok()
-                && self.has_quota(registry)
-                && matches!(self.find_open(registry, which, false), Ok(None))
-        };
-        while is_wanted(&self.registry())
-            && let Some(pooled) = self.inner.pool.take()
-        {
-            if pooled.is_well().await {
-                let mut handle = pooled.handle.clone().asked_for_now();
-                handle.own = own.clone();
-                let mut registry = self.registry();
-                if !is_wanted(&registry) {
-                    // Other calls came first. `find_or_create` finds their session or reports the limit.
-                    drop(registry);
-                    self.inner.tasks.spawn(pooled.close());
-                    return None;
-                }
-                let opened = self.started(&mut registry, which, &handle);
-                drop(registry);
-                self.inner.changes.tell();
-                self.inner.pool.hand_over(handle.number);
-                return Some((opened, handle));
+                Err(NotOpened::Full(full)) => room.make(full).await?,
             }
-            tracing::warn!(session_id = %pooled.handle.id, "pooled sandbox does not answer");
-            self.inner.tasks.spawn(pooled.close());
         }
-        None
     }
 
-    /// The session that the call means, if it is live; `None` if one may be started instead.
-    pub(super) fn find_open(
-        &self,
-        registry: &Registry,
-        which: &Which,
-        can_be_restored: bool,
-    ) -> Result<Option<(Opened, Handle)>> {
-        let found = match which {
+    /// The archive's answer for the session, if it is not live and has to be started.
+    async fn restorable(&self) -> Result<Option<Restore>> {
+        match self.sessions.archived() {
+            Some(archived) if self.sessions.only.is_none() && self.is_missing() => {
+                archived.restorable(&self.which).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the session is not live here, but may be somewhere else.
+    fn is_missing(&self) -> bool {
+        matches!(self.find(&self.sessions.host.registry(), true), Ok(None))
+    }
+
+    /// The session, if it is live; `None` if it may be started instead.
+    fn find(&self, registry: &Registry, can_be_restored: bool) -> Result<Option<(Opened, Handle)>> {
+        let sessions = self.sessions;
+        let found = match &self.which {
             Which::New | Which::Stateless(_) => return Ok(None),
             Which::Named(id) => {
                 let opened = Opened { id: id.clone(), is_new: false, lost: None };
-                registry.find(&self.caller, id).map(|handle| (opened, handle))
+                registry.find(&sessions.caller, id).map(|handle| (opened, handle.clone()))
             }
-            Which::Automatic(workspace) => self.find_workspace(registry, workspace),
+            Which::Automatic(workspace) => find_workspace(sessions, registry, workspace),
         };
         if let Some((opened, handle)) = found.filter(|(_, handle)| !handle.is_ended())
-            && self.sees(handle)
+            && sessions.sees(&handle)
         {
-            return Ok(Some((opened, handle.clone())));
+            return Ok(Some((opened, handle)));
         }
-        match which {
-            Which::Named(id) if self.only.is_none() && (can_be_restored || self.has_kept(id)) => {
+        match &self.which {
+            Which::Named(id)
+                if sessions.only.is_none()
+                    && (can_be_restored || sessions.saved().is_some_and(|it| it.has(id))) =>
+            {
                 Ok(None)
             }
-            Which::Named(id) if self.only.is_some() || id.is_minted() => {
-                Err(self.not_found(registry, id))
+            Which::Named(id) if sessions.only.is_some() || id.is_minted() => {
+                Err(registry.not_found(&sessions.caller, id, sessions.config().session_ttl))
             }
             Which::Automatic(workspace) if workspace.has_ended() => {
                 let why = "The MCP session of this call has ended, and its workspace with it.";
@@ -178,154 +217,194 @@ impl Sessions {
         }
     }
 
-    /// Registers a session that was started for this call.
-    fn started(&self, registry: &mut Registry, which: &Which, handle: &Handle) -> Opened {
-        let handle = match which {
+    /// A pooled sandbox for a new session, if one is available and the caller may have another session.
+    async fn take_pooled(&self) -> Option<(Opened, Handle)> {
+        let (sessions, host) = (self.sessions, &self.sessions.host);
+        // A pooled sandbox has its id already, so it cannot serve a session with a given name, nor be saved under one.
+        if matches!(self.which, Which::Named(_)) || self.is_saved() {
+            return None;
+        }
+        let is_wanted = |registry: &Registry| {
+            self.check_home().is_ok()
+                && room::has_quota(sessions, registry)
+                && matches!(self.find(registry, false), Ok(None))
+        };
+        while is_wanted(&host.registry())
+            && let Some(pooled) = host.pool.take()
+        {
+            if pooled.is_well().await {
+                let mut handle = pooled.handle.clone().asked_for_now();
+                handle.own = self.own.clone();
+                let mut registry = host.registry();
+                if !is_wanted(&registry) {
+                    // Other calls came first. `find_or_create` finds their session or reports the limit.
+                    drop(registry);
+                    host.tasks.spawn(pooled.close());
+                    return None;
+                }
+                let (id, number, own) = (handle.id.clone(), handle.number, handle.own.clone());
+                if let Some(record) = self.record(id, number, own, None) {
+                    let _ = handle.record.set(record);
+                }
+                let opened = self.register(&mut registry, &handle);
+                drop(registry);
+                host.changes.tell();
+                host.pool.hand_over(handle.number);
+                return Some((opened, handle));
+            }
+            tracing::warn!(session_id = %pooled.handle.id, "pooled sandbox does not answer");
+            host.tasks.spawn(pooled.close());
+        }
+        None
+    }
+
+    /// The session, or a new one with the permit in `room` if there is one.
+    fn find_or_create(
+        &self,
+        room: &mut Room<'_>,
+        restore: &mut Option<Restore>,
+    ) -> std::result::Result<(Opened, Handle), NotOpened> {
+        let (sessions, host) = (self.sessions, &self.sessions.host);
+        let (caller, config) = (&sessions.caller, sessions.config());
+        let mut registry = host.registry();
+        let found = self.find(&registry, restore.is_some());
+        if let Some(there) = found.map_err(NotOpened::Other)? {
+            return Ok(there);
+        }
+        if let Which::Automatic(workspace) = &self.which
+            && let Some(id) = restore.as_ref().and_then(Restore::session)
+            && let Some(there) = registry.find(caller, id).filter(|it| !it.is_ended()).cloned()
+        {
+            // It was restored by its name.
+            let opened = registry.bind(caller, workspace, &there);
+            registry.told(caller, workspace);
+            return Ok((Opened { is_new: false, lost: None, ..opened }, there));
+        }
+        self.check_home().map_err(NotOpened::Other)?;
+        if host.shutdown.is_cancelled() {
+            let why = "The server is shutting down. Try again later.";
+            return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
+        }
+        if !room::has_quota(sessions, &registry) {
+            // If the caller's limit is not below the server's, the server's limit is reported.
+            let is_own = config.max_sessions_per_client < config.max_sessions;
+            return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
+        }
+        let permit = room.permit().ok_or(NotOpened::Full(Full::Server))?;
+        let new = NewSession { permit: Some(permit), ..self.new_session(restore.take()) };
+        let handle = new.spawn(host);
+        let opened = self.register(&mut registry, &handle);
+        drop(registry);
+        host.changes.tell();
+        Ok((opened, handle))
+    }
+
+    /// The session that is started for the call: woken from the state folder, restored from the archive, or new.
+    fn new_session(&self, restore: Option<Restore>) -> NewSession {
+        let (sessions, host) = (self.sessions, &self.sessions.host);
+        let saved = sessions.saved().filter(|_| self.is_saved());
+        let id = match &self.which {
+            Which::Named(id) => Some(id.clone()),
+            Which::Automatic(workspace) => {
+                let saved = saved.and_then(|saved| saved.of_workspace(workspace));
+                saved.or_else(|| restore.as_ref()?.session().cloned())
+            }
+            _ => None,
+        };
+        let id = id.unwrap_or_else(SessionId::mint);
+        let (mut own, mut workspace, mut number) = (self.own.clone(), None, None);
+        let mut restore = restore;
+        let origin = if let Some(saved) = saved.filter(|saved| saved.has(&id)) {
+            restore = None;
+            if let Some(record) = saved.record(&id) {
+                (own, workspace) = (record.own, record.workspace);
+            }
+            Origin::Woken
+        } else if let Some(Restore::From(_, manifest)) = &restore {
+            own = manifest.own.clone();
+            workspace = manifest.workspace().map(WorkspaceId::Hashed);
+            // Its URLs stay valid.
+            number = host.archive.as_ref().and_then(|archive| archive.number_of(manifest));
+            Origin::Restored
+        } else {
+            Origin::New
+        };
+        let number = number.unwrap_or_else(|| host.numbers.next());
+        NewSession {
+            number,
+            origin,
+            permit: None,
+            caller: host.caller_key(&sessions.caller),
+            record: self.record(id.clone(), number, own.clone(), workspace),
+            kept_as: saved.map(|saved| saved.key(&id)),
+            restore,
+            own,
+            id,
+        }
+    }
+
+    /// The record of a session that is started for the call; `None` if it ends with the call. `workspace` is the one
+    /// that it belonged to before.
+    fn record(
+        &self,
+        session: SessionId,
+        number: u64,
+        own: OwnSettings,
+        workspace: Option<WorkspaceId>,
+    ) -> Option<SessionRecord> {
+        let workspace = match &self.which {
+            Which::Stateless(_) => return None,
+            Which::Automatic(workspace) => Some(workspace.id().clone()),
+            Which::New | Which::Named(_) => workspace,
+        };
+        let caller = self.sessions.caller.clone();
+        let number = self.sessions.host.number_in_urls(&caller, number);
+        Some(SessionRecord { caller, session, number, since: Timestamp::now(), workspace, own })
+    }
+
+    /// Registers a session that was started for this call, and stores its record for the next server.
+    fn register(&self, registry: &mut Registry, handle: &Handle) -> Opened {
+        let caller = &self.sessions.caller;
+        let handle = match &self.which {
             Which::Stateless(_) => &handle.clone().stateless(),
             _ => handle,
         };
-        self.identify(which, handle);
-        registry.insert(&self.caller, handle.clone());
-        self.remember(which, handle);
-        let lost = match which {
-            Which::Automatic(workspace) => {
-                let opened = registry.bind(&self.caller, workspace, handle);
-                if handle.is_kept {
-                    registry.told(&self.caller, workspace);
-                }
-                let lost = opened.lost.filter(|_| !handle.is_kept);
-                return Opened { id: opened.id, is_new: !handle.is_kept, lost };
+        registry.insert(caller, handle.clone());
+        if let Some(record) = handle.record.get() {
+            adopt::store(&self.sessions.host, record, handle);
+            if handle.origin != Origin::Woken
+                && let Some(saved) = self.sessions.saved()
+            {
+                saved.store(record);
             }
-            Which::Named(id) => registry.take_lost(&self.caller, id).filter(|_| !handle.is_kept),
+        }
+        // A session that resumes or was restored is not new to its caller.
+        let is_new = !handle.origin.continues();
+        let lost = match &self.which {
+            Which::Automatic(workspace) => {
+                let opened = registry.bind(caller, workspace, handle);
+                if !is_new {
+                    registry.told(caller, workspace);
+                }
+                opened.lost
+            }
+            Which::Named(id) => registry.take_lost(caller, id),
             Which::New => None,
             Which::Stateless(call) => {
                 call.hold(handle.clone());
                 None
             }
         };
-        // A session that resumes or was restored is not new to its caller.
-        Opened { id: handle.id.clone(), is_new: !handle.is_kept, lost }
+        Opened { id: handle.id.clone(), is_new, lost: lost.filter(|_| is_new) }
     }
 
-    /// The caller's session of this name. If it is not live, it resumes or is restored first.
-    pub(super) async fn woken(&self, id: &SessionId) -> Result<Handle> {
-        match self.find(id) {
-            Some(handle) => {
-                // It has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
-                if handle.usage.resting() == Some(0) {
-                    Box::pin(self.wake(&handle)).await?;
-                }
-                Ok(handle)
-            }
-            None if self.only.is_none() && self.has_kept(id) => {
-                let which = Which::Named(id.clone());
-                // Boxed: rare, and much larger than what every other call waits for.
-                Ok(Box::pin(self.open_session(&which, OwnSettings::default())).await?.1)
-            }
-            None => {
-                let which = Which::Named(id.clone());
-                let restore = Box::pin(self.restorable(&which)).await?;
-                match restore {
-                    Some(it) if it.is_known() => {
-                        Ok(Box::pin(self.open_session(&which, OwnSettings::default())).await?.1)
-                    }
-                    _ => Err(self.gone(id)),
-                }
-            }
-        }
+    /// Whether the sandbox of the session is saved when the server ends.
+    fn is_saved(&self) -> bool {
+        !matches!(self.which, Which::Stateless(_)) && self.sessions.saved().is_some()
     }
 
-    /// The session that the call means, or a new one, with the permit in `room` if there is one.
-    fn find_or_create(
-        &self,
-        which: &Which,
-        own: OwnSettings,
-        room: &mut Room,
-        restore: &mut Option<Restore>,
-    ) -> std::result::Result<(Opened, Handle), NotOpened> {
-        let mut registry = self.registry();
-        let found = self.find_open(&registry, which, restore.is_some());
-        if let Some(there) = found.map_err(NotOpened::Other)? {
-            return Ok(there);
-        }
-        let back = restore.as_ref().and_then(Restore::session).cloned();
-        if let (Which::Automatic(workspace), Some(id)) = (which, &back)
-            && let Some(there) =
-                registry.find(&self.caller, id).filter(|it| !it.is_ended()).cloned()
-        {
-            // It was restored by its name.
-            let opened = registry.bind(&self.caller, workspace, &there);
-            registry.told(&self.caller, workspace);
-            return Ok((Opened { is_new: false, lost: None, ..opened }, there));
-        }
-        self.check_home().map_err(NotOpened::Other)?;
-        if self.inner.shutdown.is_cancelled() {
-            let why = "The server is shutting down. Try again later.";
-            return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
-        }
-        let config = &self.inner.config;
-        if !self.has_quota(&registry) {
-            // If the caller's limit is not below the server's, the server's limit is reported.
-            let is_own = config.max_sessions_per_client < config.max_sessions;
-            return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
-        }
-        let permit = self.permit(room).ok_or(NotOpened::Full(Full::Server))?;
-        let id = match which {
-            Which::Named(id) => id.clone(),
-            Which::Automatic(workspace) => {
-                let kept = self.kept_for(workspace).or(back);
-                kept.unwrap_or_else(SessionId::mint)
-            }
-            _ => SessionId::mint(),
-        };
-        let key = self.key_of(which, &id);
-        let is_kept = key.is_some() && self.has_kept(&id);
-        let own = match &key {
-            Some(key) => self.own_of_kept(key, (&id, which), own),
-            None => own,
-        };
-        let restore = if is_kept { None } else { restore.take() };
-        let mut handle = self.spawn(&id, own, permit, (Birth::OnDemand, key), restore);
-        handle.is_kept |= is_kept;
-        if is_kept {
-            // It may be older than the template of new sandboxes.
-            handle.image = None;
-        }
-        let opened = self.started(&mut registry, which, &handle);
-        drop(registry);
-        self.inner.changes.tell();
-        Ok((opened, handle))
-    }
-
-    pub(super) fn pool(&self) -> &Pool {
-        &self.inner.pool
-    }
-
-    /// The caller's session of this name.
-    pub(super) fn find(&self, id: &SessionId) -> Option<Handle> {
-        self.registry().find(&self.caller, id).filter(|handle| self.sees(handle)).cloned()
-    }
-
-    pub(super) fn sees(&self, handle: &Handle) -> bool {
-        self.only.is_none_or(|number| self.public(handle.number) == number)
-    }
-
-    /// Why there is no session of this name: the error of every call that names it. It gives a reason only for sessions
-    /// that the caller had, as far as remembered.
-    pub(crate) fn gone(&self, id: &SessionId) -> Error {
-        self.not_found(&self.registry(), id)
-    }
-
-    pub(super) fn not_found(&self, registry: &Registry, id: &SessionId) -> Error {
-        match registry.why_gone(&self.caller, id) {
-            Some(LostReason::Evicted) => Error::SessionEvicted(id.clone()),
-            Some(LostReason::Expired(ttl)) if id.is_minted() => {
-                Error::SessionEnded { id: id.clone(), ttl }
-            }
-            Some(_) if id.is_minted() => {
-                Error::SessionEnded { id: id.clone(), ttl: self.inner.config.session_ttl }
-            }
-            _ => Error::SessionNotFound(id.clone()),
-        }
+    /// Checks that the caller is at home on this server.
+    fn check_home(&self) -> Result<()> {
+        self.sessions.shared_callers().map_or(Ok(()), |callers| callers.check_home())
     }
 }

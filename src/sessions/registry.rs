@@ -6,16 +6,19 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use model::{Lost, LostReason, Principal, SessionId};
+use model::{Lost, LostReason, Principal, SessionId, WorkspaceId};
 
 use super::{
     gone::{FoundBy, Gone},
-    which::{Opened, Workspace, WorkspaceKey},
+    which::{Opened, Workspace},
 };
-use crate::session::{events::EndReason, handle::Handle};
+use crate::{
+    error::Error,
+    session::{events::EndReason, handle::Handle},
+};
 
 /// A caller, and the name of one of its sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +31,7 @@ struct Key {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     live: HashMap<Key, Handle>,
-    workspaces: HashMap<(Principal, WorkspaceKey), Bound>,
+    workspaces: HashMap<(Principal, WorkspaceId), Bound>,
     gone: Gone,
 }
 
@@ -96,7 +99,7 @@ impl Registry {
         caller: &Principal,
         workspace: &Workspace,
     ) -> Option<(Opened, &Handle)> {
-        let bound = self.workspaces.get(&(caller.clone(), workspace.key().clone()))?;
+        let bound = self.workspaces.get(&(caller.clone(), workspace.id().clone()))?;
         let handle = self.find(caller, &bound.id).filter(|it| it.number == bound.number)?;
         let lost = bound.news.as_ref().and_then(|news| news.lost.clone());
         Some((Opened { id: bound.id.clone(), is_new: bound.news.is_some(), lost }, handle))
@@ -109,7 +112,7 @@ impl Registry {
         workspace: &Workspace,
         handle: &Handle,
     ) -> Opened {
-        let key = workspace.key().clone();
+        let key = workspace.id().clone();
         let lost = self.gone.take(caller, &FoundBy::Workspace(key.clone()));
         let (id, number) = (handle.id.clone(), handle.number);
         let news = Some(News { lost: lost.clone() });
@@ -120,7 +123,7 @@ impl Registry {
 
     /// Records that the caller has been told that the session of this workspace is new, if it was.
     pub(super) fn told(&mut self, caller: &Principal, workspace: &Workspace) {
-        if let Some(bound) = self.workspaces.get_mut(&(caller.clone(), workspace.key().clone())) {
+        if let Some(bound) = self.workspaces.get_mut(&(caller.clone(), workspace.id().clone())) {
             bound.news = None;
         }
     }
@@ -241,9 +244,17 @@ impl Registry {
         self.gone.had_run(caller, run_id)
     }
 
-    /// Why the caller's session of this name ended, as far as remembered.
-    pub(super) fn why_gone(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
-        self.gone.why(caller, id)
+    /// The error of a call that names a session which the caller does not have. `ttl` is the time that sessions may be
+    /// unused.
+    pub(super) fn not_found(&self, caller: &Principal, id: &SessionId, ttl: Duration) -> Error {
+        match self.gone.why(caller, id) {
+            Some(LostReason::Evicted) => Error::SessionEvicted(id.clone()),
+            Some(LostReason::Expired(ttl)) if id.is_minted() => {
+                Error::SessionEnded { id: id.clone(), ttl }
+            }
+            Some(_) if id.is_minted() => Error::SessionEnded { id: id.clone(), ttl },
+            _ => Error::SessionNotFound(id.clone()),
+        }
     }
 }
 
@@ -266,8 +277,6 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{auth::Tokens, session::usage::Usage};
 

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use model::{Lost, LostReason, SessionId};
+use model::{Lost, LostReason, SessionId, WorkspaceId};
 use protocol::message::WentOn;
 use tokio_util::sync::CancellationToken;
 
@@ -43,18 +43,9 @@ impl From<Option<SessionId>> for Which {
 /// name is a different one.
 #[derive(Clone)]
 pub struct Workspace {
-    key: WorkspaceKey,
+    id: WorkspaceId,
     /// Cancelled when its MCP session has ended: no session is started for it then.
     ended: Option<CancellationToken>,
-}
-
-/// Distinguishes the workspaces of one caller.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum WorkspaceKey {
-    /// A workspace that the client's URL names.
-    Named(SessionId),
-    /// The workspace of an MCP session.
-    McpSession(Arc<str>),
 }
 
 impl Workspace {
@@ -63,7 +54,7 @@ impl Workspace {
 
     /// The caller's workspace of this name.
     pub fn named(name: SessionId) -> Self {
-        Self { key: WorkspaceKey::Named(name), ended: None }
+        Self { id: WorkspaceId::Named(name), ended: None }
     }
 
     /// The workspace of a caller that names none.
@@ -73,27 +64,30 @@ impl Workspace {
 
     /// The workspace of an MCP session of the caller. The token is cancelled when the MCP session has ended.
     pub fn of_mcp_session(id: Arc<str>, ended: CancellationToken) -> Self {
-        Self { key: WorkspaceKey::McpSession(id), ended: Some(ended) }
+        Self { id: WorkspaceId::McpSession(id), ended: Some(ended) }
+    }
+
+    /// The workspace with this id, which a session's record names; `None` if the id does not tell its name.
+    pub(super) fn recorded(id: &WorkspaceId) -> Option<Self> {
+        match id {
+            WorkspaceId::Named(name) => Some(Self::named(name.clone())),
+            WorkspaceId::McpSession(id) => {
+                Some(Self::of_mcp_session(id.clone(), CancellationToken::new()))
+            }
+            WorkspaceId::Hashed(_) => None,
+        }
     }
 
     /// Its name, if that outlives the connections of its clients.
     pub(super) fn name(&self) -> Option<&SessionId> {
-        match &self.key {
-            WorkspaceKey::Named(name) => Some(name),
-            WorkspaceKey::McpSession(_) => None,
+        match &self.id {
+            WorkspaceId::Named(name) => Some(name),
+            WorkspaceId::McpSession(_) | WorkspaceId::Hashed(_) => None,
         }
     }
 
-    /// The MCP session that it belongs to, if any.
-    pub(super) fn mcp_session(&self) -> Option<&str> {
-        match &self.key {
-            WorkspaceKey::Named(_) => None,
-            WorkspaceKey::McpSession(id) => Some(id),
-        }
-    }
-
-    pub(super) fn key(&self) -> &WorkspaceKey {
-        &self.key
+    pub(super) fn id(&self) -> &WorkspaceId {
+        &self.id
     }
 
     /// Whether its MCP session has ended.
@@ -104,7 +98,7 @@ impl Workspace {
 
 impl PartialEq for Workspace {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
+        self.id == other.id
     }
 }
 
@@ -112,13 +106,13 @@ impl Eq for Workspace {}
 
 impl Hash for Workspace {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
+        self.id.hash(state);
     }
 }
 
 impl fmt::Debug for Workspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.key.fmt(f)
+        self.id.fmt(f)
     }
 }
 

@@ -25,7 +25,9 @@ use llm_sandbox::{
     error::Result,
     link::Timing,
     session::{FileReader, RunReport},
-    sessions::{Inspect, Inspected, List, Open, Program, Reset, RuntimeName, Sessions, Upload},
+    sessions::{
+        Inspect, Inspected, List, Open, Options, Program, Reset, RuntimeName, Sessions, Upload,
+    },
 };
 use model::{DataPath, Existing, SessionId};
 use protocol::{
@@ -53,6 +55,11 @@ pub const TIMING: Timing = Timing {
     ping: Duration::from_secs(1),
     silence: Duration::from_secs(10),
 };
+
+/// The same deadlines, for sessions without an archive.
+pub fn options() -> Options {
+    Options { timing: TIMING, ..Options::default() }
+}
 
 /// The output of every run of an honest agent.
 pub const PRINTED: &[u8] = b"honest\n";
@@ -311,7 +318,7 @@ impl Cast {
     /// A registry for at most `max_sessions` sessions with these sandboxes.
     pub fn sessions(&self, max_sessions: usize) -> Sessions {
         let config = Config { max_sessions, max_hibernated: 0, ..Config::default() };
-        Sessions::with_timing(config, Arc::new(self.clone()), TIMING)
+        Sessions::new(config, Arc::new(self.clone()), options())
     }
 
     /// A registry for four sessions with an archive in this folder.
@@ -319,7 +326,7 @@ impl Cast {
         let archive = Some(folder.to_str().expect("UTF-8").to_owned());
         let config = Config { max_sessions: 4, max_hibernated: 0, archive, ..Config::default() };
         let archive = Archive::of(&config).expect("a folder");
-        Sessions::with_archive(config, Arc::new(self.clone()), TIMING, archive)
+        Sessions::new(config, Arc::new(self.clone()), Options { archive, ..options() })
     }
 
     /// Waits until exactly `count` sandboxes are left.

@@ -36,13 +36,13 @@ async fn leave_at(gate: &Gate, call: impl Future) {
 /// Checks that nothing has leaked: all sessions can be opened, and no more.
 async fn all_places_are_free(cast: &Cast, sessions: &Sessions) {
     cast.only(0).await;
-    assert_eq!(sessions.count(), 0);
+    assert_eq!(sessions.host().count(), 0);
     for n in 0..MOST {
         run(sessions, &format!("next-{n}")).await.unwrap();
     }
     assert_eq!(run(sessions, "one-more").await.unwrap_err().code(), "max_sessions");
-    soon(sessions.shutdown()).await;
-    assert_eq!((cast.live(), sessions.count()), (0, 0));
+    soon(sessions.host().shutdown()).await;
+    assert_eq!((cast.live(), sessions.host().count()), (0, 0));
 }
 
 /// An agent that waits at the gate before it answers requests of this kind.
@@ -73,7 +73,7 @@ async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
         _ => drop(run(&sessions, "left").await.unwrap()),
     }
     leave_at(&gate, call(&sessions)).await;
-    assert_eq!(sessions.count(), 1, "the session is still there");
+    assert_eq!(sessions.host().count(), 1, "the session is still there");
 
     gate.open.cancel();
     // The agent finishes what it has begun, so a run can still be in progress.
@@ -142,7 +142,7 @@ async fn a_session_whose_caller_left_during_its_start_is_there_for_the_next() {
     });
     let sessions = cast.sessions(MOST);
     leave_at(&gate, run(&sessions, "left")).await;
-    assert_eq!((sessions.count(), cast.live()), (1, 1));
+    assert_eq!((sessions.host().count(), cast.live()), (1, 1));
     gate.open.cancel();
     soon(async {
         while let Err(error) = run(&sessions, "left").await {
@@ -170,7 +170,7 @@ async fn sessions_that_never_start_and_whose_callers_left_give_their_places_back
         assert!(run(&sessions, &format!("left-{n}")).now_or_never().is_none());
     }
     assert_eq!(run(&sessions, "one-more").await.unwrap_err().code(), "max_sessions");
-    until("none of them has started", || sessions.count() == 0).await;
+    until("none of them has started", || sessions.host().count() == 0).await;
     all_places_are_free(&cast, &sessions).await;
 }
 
@@ -189,7 +189,7 @@ async fn a_sandbox_that_dies_when_its_caller_has_left_gives_its_place_back() {
     let sessions = cast.sessions(MOST);
     leave_at(&gate, run(&sessions, "left")).await;
     gate.open.cancel();
-    until("the session has ended", || sessions.count() == 0).await;
+    until("the session has ended", || sessions.host().count() == 0).await;
     all_places_are_free(&cast, &sessions).await;
 }
 

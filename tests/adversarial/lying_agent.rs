@@ -46,21 +46,21 @@ where
     let (done, ()) = join!(soon(act(&sessions)), use_all_of(&sessions, "honest"));
     use_all_of(&sessions, "honest").await;
 
-    let there = sessions.count() == 2;
+    let there = sessions.host().count() == 2;
     if there {
         soon(sessions.close(&id("liar"))).await.unwrap();
     }
     // The session leaves nothing: its place is free for another.
     cast.only(1).await;
-    until("a place is free", || sessions.count() == 1).await;
+    until("a place is free", || sessions.host().count() == 1).await;
     soon(async {
         while run(&sessions, "next").await.is_err() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    soon(sessions.shutdown()).await;
-    assert_eq!((sessions.count(), cast.live()), (0, 0));
+    soon(sessions.host().shutdown()).await;
+    assert_eq!((sessions.host().count(), cast.live()), (0, 0));
     (done, there)
 }
 
@@ -191,7 +191,7 @@ async fn whoever_hears_that_a_session_did_not_start_may_start_another_at_once() 
         });
     }
     soon(callers.join_all()).await;
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -498,7 +498,7 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
     run_liar(&sessions).await.unwrap();
     let most = begun.elapsed().as_secs_f64();
     let figure = |name: &str| {
-        let text = sessions.metrics().text(true);
+        let text = sessions.host().metrics().text(true);
         let found =
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or(f64::NAN)
@@ -515,7 +515,7 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
     // Agents that do not report their memory, as older ones, are not part of the sum.
     use_all_of(&sessions, "honest").await;
     assert!(figure("llm_sandbox_sandbox_memory_bytes") <= limit);
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -527,7 +527,7 @@ async fn of_two_answers_the_first_counts_and_the_second_ends_the_session() {
     });
     let act = async |sessions: &Sessions| {
         let report = run_liar(sessions).await;
-        until("the session has ended", || sessions.count() == 1).await;
+        until("the session has ended", || sessions.host().count() == 1).await;
         report
     };
     let (done, there) = Box::pin(beside_an_honest_one(script, act)).await;
@@ -556,10 +556,10 @@ async fn a_flood_of_answers_is_not_taken_in() {
         let (done, ()) = join!(run_liar(&sessions), use_all_of(&sessions, "honest"));
         assert!(done.is_err());
         cast.only(1).await;
-        until("the session has ended", || sessions.count() == 1).await;
+        until("the session has ended", || sessions.host().count() == 1).await;
         assert!(cast.sent() < 100_000, "{} bytes of 200 megabytes were taken", cast.sent());
         use_all_of(&sessions, "honest").await;
-        soon(sessions.shutdown()).await;
+        soon(sessions.host().shutdown()).await;
     }
 }
 
@@ -633,7 +633,7 @@ async fn read_pieces(stamp: Stamp, piece: &'static [u8]) -> (Result<Vec<u8>, Str
         let reader = open(sessions, "liar").await.unwrap();
         let read = soon(reader.read()).await;
         if matches!(read, Err(ReadError::Link(_))) {
-            until("the session has ended", || sessions.count() == 1).await;
+            until("the session has ended", || sessions.host().count() == 1).await;
         }
         read.map_err(|error| error.to_string())
     };
@@ -920,7 +920,7 @@ async fn a_call_that_is_never_answered_ends_the_session_after_a_while() {
 async fn an_agent_that_falls_silent_ends_the_session() {
     let silent = beside_an_honest_one(silent_on(Kind::Ping), async |sessions: &Sessions| {
         run_liar(sessions).await.unwrap();
-        until("the session has ended", || sessions.count() == 1).await;
+        until("the session has ended", || sessions.host().count() == 1).await;
     });
     // The agent reads nothing, so the server cannot even send a ping.
     let full = beside_an_honest_one(
@@ -961,7 +961,7 @@ async fn a_run_that_does_not_end_when_killed_does_not_hold_up_its_caller() {
             });
         let closed = beside_an_honest_one(unkillable(acknowledges), async |sessions: &Sessions| {
             let close = async {
-                until("the session is there", || sessions.count() == 2).await;
+                until("the session is there", || sessions.host().count() == 2).await;
                 soon(sessions.close(&id("liar"))).await
             };
             join!(run_liar(sessions), close)

@@ -41,7 +41,7 @@ fn liar(
 }
 
 async fn end(sessions: Sessions) {
-    assert!(soon(sessions.shutdown()).await, "nothing is left behind");
+    assert!(soon(sessions.host().shutdown()).await, "nothing is left behind");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use llm_sandbox::{
     config::Config,
     content::Content,
     error::{Error, Result},
-    sessions::{List, Open, Sessions, Upload, Uploaded},
+    sessions::{List, Open, Options, Sessions, Upload, Uploaded},
 };
 use model::{DataPath, Existing, SessionId};
 use protocol::{
@@ -25,7 +25,7 @@ use protocol::{
 use tokio::task::JoinSet;
 
 fn local() -> Sessions {
-    Sessions::new(Config::default(), Arc::new(Local::new().unwrap()))
+    Sessions::new(Config::default(), Arc::new(Local::new().unwrap()), Options::default())
 }
 
 async fn send(
@@ -79,7 +79,7 @@ async fn a_file_that_comes_in_pieces_is_written_as_a_whole() {
     assert!(bytes == whole);
     let done = send(&sessions, &session, "empty", pieces(0, stream::empty()), false).await;
     assert_eq!(done.unwrap(), Uploaded { size_bytes: 0, replaced: false });
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn an_upload_whose_sender_stops_leaves_nothing() {
     assert_eq!(names(&sessions, &session).await, []);
     send(&sessions, &session, "a", pieces(300, stream::empty()), false).await.unwrap();
     assert_eq!(names(&sessions, &session).await, [("a".to_owned(), 300_000)]);
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +132,7 @@ async fn an_agent_is_told_of_an_upload_that_ends_early_if_it_knows_of_it() {
         assert_eq!(told.load(Ordering::SeqCst), expected, "before its sender hears");
     }
     use_all_of(&sessions, "abandoned").await;
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 /// Begins more uploads than can be open; none of them ever ends.
@@ -181,7 +181,7 @@ async fn slow_uploads_hold_up_nothing_else() {
     while let Some(done) = soon(uploads.join_next()).await {
         assert_eq!(done.unwrap().unwrap_err().code(), "session_not_found");
     }
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +195,7 @@ async fn slow_uploads_are_seen_by_no_program_and_stop_none() {
         let names = names(&sessions, &session).await;
         assert_eq!(names, [("small".to_owned(), n as u64), ("there".to_owned(), 1)]);
     }
-    assert!(soon(sessions.shutdown()).await);
+    assert!(soon(sessions.host().shutdown()).await);
     while let Some(done) = soon(uploads.join_next()).await {
         done.unwrap().unwrap_err();
     }
@@ -207,15 +207,15 @@ async fn a_session_closes_under_an_upload_that_never_ends() {
     for count in [0, 300] {
         let session: SessionId = "uploads".parse().unwrap();
         let close = async {
-            until("the session is there", || sessions.count() == 1).await;
+            until("the session is there", || sessions.host().count() == 1).await;
             soon(sessions.close(&session)).await.unwrap();
         };
         let content = pieces(count, stream::pending());
         let (done, ()) = tokio::join!(send(&sessions, &session, "a", content, false), close);
         assert_eq!(done.unwrap_err().code(), "session_not_found");
-        assert_eq!(sessions.count(), 0);
+        assert_eq!(sessions.host().count(), 0);
     }
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,15 +229,15 @@ async fn a_sandbox_that_dies_ends_an_upload_that_never_would() {
     let content = pieces(300, stream::pending());
     let done = send(&sessions, &id("dies"), "a", content, false).await;
     assert_eq!(done.unwrap_err().code(), "sandbox_died");
-    until("the session has ended", || sessions.count() == 0).await;
-    soon(sessions.shutdown()).await;
+    until("the session has ended", || sessions.host().count() == 0).await;
+    soon(sessions.host().shutdown()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_under_way_keeps_its_session_in_use() {
     let cast = Cast::default();
     let config = Config { session_ttl: std::time::Duration::from_millis(300), ..Config::default() };
-    let sessions = Sessions::with_timing(config, Arc::new(cast), double::TIMING);
+    let sessions = Sessions::new(config, Arc::new(cast), double::options());
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     let last = stream::once(async move {
         let _ = receiver.await;
@@ -248,10 +248,10 @@ async fn an_upload_under_way_keeps_its_session_in_use() {
     // Another session of the same age expires because it is not used, as this one would without the upload.
     let outlive = async {
         upload(&sessions, "other").await.unwrap();
-        until("the other has ended", || sessions.count() == 1).await;
+        until("the other has ended", || sessions.host().count() == 1).await;
         sender.send(()).unwrap();
     };
     let (done, ()) = tokio::join!(upload_slowly, outlive);
     assert_eq!(done.unwrap().size_bytes, 300_004);
-    soon(sessions.shutdown()).await;
+    soon(sessions.host().shutdown()).await;
 }

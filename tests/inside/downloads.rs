@@ -9,7 +9,7 @@ use llm_sandbox::{
     backend::local::Local,
     config::{Config, Transport},
     http::{Limits, Listener, PortInUse},
-    sessions::{Sessions, Upload},
+    sessions::{Options, Sessions, Upload},
     signed_urls::SignedUrls,
 };
 use model::{DataPath, Existing, SessionId};
@@ -47,7 +47,7 @@ impl Site {
         let listener = Listener::bind(&config, PortInUse::Fail).expect("a free port");
         let url = listener.base_url(&config);
         let address = url.strip_prefix("http://").expect("http").parse().expect("an address");
-        let sessions = Sessions::new(config, backend);
+        let sessions = Sessions::new(config, backend, Options::default());
         let stop = CancellationToken::new();
         let addresses =
             SignedUrls::new(listener.base_url(sessions.config()).into(), sessions.config());
@@ -530,7 +530,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     within(stream.read_exact(&mut [0; 10_000])).await.expect("a part");
     drop(stream);
     // A download counts as use of its session, so the session's end shows that the download has ended.
-    until("the session expires", async || site.sessions.count() == 0).await;
+    until("the session expires", async || site.sessions.host().count() == 0).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,9 @@ use llm_sandbox::{
     error::{Error, Result},
     progress::Progress,
     session::RunReport,
-    sessions::{List, OutputPart, Program, ReadOutput, RuntimeName, Sessions, Stream, Upload},
+    sessions::{
+        List, Options, OutputPart, Program, ReadOutput, RuntimeName, Sessions, Stream, Upload,
+    },
 };
 use model::{DataPath, Existing, SessionId};
 use protocol::message::Start;
@@ -36,7 +38,10 @@ impl Bench {
             On::Docker => Arc::new(Docker::new(&config.image, config.runtime.as_deref())),
             _ => unreachable!("it is asked of these alone"),
         };
-        Self { sessions: Sessions::new(config, backend), id: name("outputs").parse().unwrap() }
+        Self {
+            sessions: Sessions::new(config, backend, Options::default()),
+            id: name("outputs").parse().unwrap(),
+        }
     }
 
     async fn try_run(&self, code: &str, progress: Option<watch::Sender<Progress>>) -> RunReport {
@@ -83,7 +88,7 @@ impl Bench {
     }
 
     async fn end(self) {
-        assert!(soon(self.sessions.shutdown()).await);
+        assert!(soon(self.sessions.host().shutdown()).await);
     }
 }
 

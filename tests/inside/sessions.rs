@@ -8,7 +8,7 @@ use std::{
 use llm_sandbox::{
     backend::local::Local,
     config::Config,
-    sessions::{Program, RuntimeName, Sessions},
+    sessions::{Options, Program, RuntimeName, Sessions},
 };
 use model::{OwnSettings, SessionId};
 use support::{PATIENCE, name, until};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have() {
     let backend = Arc::new(Local::new().expect("a backend"));
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
-    let sessions = Sessions::new(config, backend);
+    let sessions = Sessions::new(config, backend, Options::default());
     let ttl = Some(Duration::from_secs(2));
     let short = sessions
         .create(None, OwnSettings { ttl, ..OwnSettings::default() })
@@ -29,19 +29,19 @@ async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have()
     assert_eq!(sessions.names(), [usual.id]);
     let gone = sessions.close(&short.id).await.expect_err("it has ended");
     assert!(gone.to_string().contains("unused for 2 s"), "{gone}");
-    assert!(sessions.shutdown().await);
+    assert!(sessions.host().shutdown().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_a_session_expires_moves_with_its_use() {
     let backend = Arc::new(Local::new().expect("a backend"));
     let config = Config { preload: None, pool_size: 0, ..Config::default() };
-    let sessions = Sessions::new(config, backend);
+    let sessions = Sessions::new(config, backend, Options::default());
     let made = sessions.create(None, OwnSettings::default()).await.expect("created");
     let created = Instant::now();
     // Each look is inexact by the time that the machine takes for it.
     let moved = || {
-        let expires = sessions.look(&made.id).expect("there").expires;
+        let expires = sessions.get(&made.id).map(|it| it.info()).expect("there").expires;
         expires.duration_since(made.expires).as_millis().unsigned_abs()
     };
     until("time passes", async || created.elapsed() > Duration::from_secs(1)).await;
@@ -52,12 +52,16 @@ async fn when_a_session_expires_moves_with_its_use() {
         moved() >= created.elapsed().as_millis() / 2
     })
     .await;
-    assert!(sessions.shutdown().await);
+    assert!(sessions.host().shutdown().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
-    let sessions = Sessions::new(Config::default(), Arc::new(Local::new().expect("a backend")));
+    let sessions = Sessions::new(
+        Config::default(),
+        Arc::new(Local::new().expect("a backend")),
+        Options::default(),
+    );
     let id: SessionId = name("shared").parse().expect("valid");
     let run = |code: &'static str| {
         let program = Program {
@@ -78,5 +82,5 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
     assert_eq!(first.files.artifacts.len(), 1);
     run("open('b', 'w')").await;
     assert_eq!(listing().await.files.artifacts.len(), 2);
-    assert!(sessions.shutdown().await);
+    assert!(sessions.host().shutdown().await);
 }

@@ -5,6 +5,7 @@
 //! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
 //! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
 //! - [`OwnSettings`], [`Lost`]: a session's own settings, and why a session was lost.
+//! - [`SessionRecord`], [`WorkspaceId`]: what a later server needs to know of a session.
 //! - [`package`]: packages as callers request them. [`text`]: texts for people and models.
 
 pub mod artifact;
@@ -12,6 +13,7 @@ mod caller;
 mod ids;
 mod outcome;
 pub mod package;
+mod record;
 mod session;
 pub mod text;
 mod world;
@@ -21,6 +23,7 @@ pub use self::{
     caller::Principal,
     ids::{InvalidSessionId, RunId, SessionId},
     outcome::{CellStatus, Outcome, Output},
+    record::{SessionRecord, WorkspaceId},
     session::{Lost, LostReason, OwnSettings, SessionKey},
     world::World,
 };

@@ -183,7 +183,7 @@ pub(super) fn rendered(
     id: &SessionId,
     files: &[(DataPath, Uploaded)],
 ) -> Vec<Value> {
-    let links = sessions.number(id).map(|number| (urls, SessionKey { id, number }));
+    let links = sessions.get(id).map(|live| (urls, SessionKey { id, number: live.number() }));
     files.iter().map(|(path, uploaded)| listing::file(links, path, uploaded.size_bytes)).collect()
 }
 

@@ -29,6 +29,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
 use super::waiters::Waiters;
+use crate::http::download::archived;
 use crate::http::{
     access::Asked,
     audited,
@@ -42,7 +43,7 @@ use crate::{
     listing,
     notes::Notes,
     session::{PastRun, RunEnd},
-    sessions::{ArchivedSession, Inspected, Listing, Look, Sessions, Sleeper},
+    sessions::{ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
 };
 
@@ -80,7 +81,7 @@ pub(in crate::http) async fn list(
     };
     let urls = shared.urls.for_client(Some(&base));
     let awake = seen.looks.iter().map(|look| summary(&urls, look));
-    let asleep = sessions.sleepers();
+    let asleep = sessions.saved().map(|saved| saved.asleep()).unwrap_or_default();
     let asleep = asleep.iter().map(|Sleeper { id, since }| unknown(&urls, id, "asleep", *since));
     let archived = seen.archived.iter();
     let archived = archived.map(|it| unknown(&urls, &it.id, "archived", Some(it.saved)));
@@ -99,10 +100,10 @@ pub(in crate::http) async fn one(
     let id = session(id, &shared, &headers)?;
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.viewers.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
-    if let Some(archived) = sessions.archived(&id).await {
+    if let Some(archived) = archived(&sessions, &id).await {
         return of_archived((&shared, &base), &sessions, (id, archived), &headers).await;
     }
-    sessions.look_awake(&id).await.map_err(ApiError::Gone)?;
+    sessions.awake(&id).await.map_err(ApiError::Gone)?;
     let (seen, tag) = match news(&headers, &shared.waiters, &sessions, Wanted::One(&id)).await {
         News::Some(seen, tag) => (seen, tag),
         News::None(tag) => return Ok(tag.not_modified()),
@@ -120,7 +121,7 @@ pub(in crate::http) async fn one(
         left = left.saturating_sub(shown_bytes(run));
         left > 0 || is_newest
     });
-    let (ecosystems, allowed) = (sessions.ecosystems(), &sessions.config().packages);
+    let (ecosystems, allowed) = (sessions.host().ecosystems(), &sessions.config().packages);
     let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
     let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run, notes)).collect();
     let mut body = head(look);
@@ -151,13 +152,13 @@ async fn of_archived(
 ) -> Result<Response> {
     let tag = Tag::of_archived(&archived);
     if tag.is_known(asked) {
-        let mut changes = sessions.changes();
+        let mut changes = sessions.host().changes();
         let place = shared.waiters.take(sessions.caller());
         let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
         tokio::select! {
             () = sleep(wait) => {}
             _ = changes.changed() => {}
-            () = sessions.ending() => {}
+            () = sessions.host().ending() => {}
         }
         return Ok(tag.not_modified());
     }
@@ -236,7 +237,7 @@ enum Wanted<'a> {
 /// The sessions that were found.
 #[derive(Debug, Default)]
 struct Seen {
-    looks: Vec<Look>,
+    looks: Vec<SessionInfo>,
     archived: Vec<Listed>,
 }
 
@@ -246,10 +247,18 @@ impl Wanted<'_> {
             Self::All => {
                 // A session that ends between the two is in neither list. Its end is a change, so the client
                 // learns of it.
-                let archived = sessions.archived_sessions().await;
-                Seen { looks: sessions.looks(), archived }
+                let archived = match sessions.archived() {
+                    Some(archived) => archived.list().await,
+                    None => vec![],
+                };
+                let names = sessions.names();
+                let looks = names.iter().filter_map(|id| Some(sessions.get(id)?.info()));
+                Seen { looks: looks.collect(), archived }
             }
-            Self::One(id) => Seen { looks: Vec::from_iter(sessions.look(id)), archived: vec![] },
+            Self::One(id) => {
+                let looks = sessions.get(id).map(|live| live.info()).into_iter().collect();
+                Seen { looks, archived: vec![] }
+            }
         }
     }
 }
@@ -269,12 +278,12 @@ async fn news(
     sessions: &Sessions,
     wanted: Wanted<'_>,
 ) -> News {
-    let mut changes = sessions.changes();
+    let mut changes = sessions.host().changes();
     let place = waiters.take(sessions.caller());
     let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
     let enough = async {
         // A server that ends does not wait.
-        tokio::select! { () = sleep(wait) => {}, () = sessions.ending() => {} }
+        tokio::select! { () = sleep(wait) => {}, () = sessions.host().ending() => {} }
     };
     tokio::pin!(enough);
     loop {
@@ -348,13 +357,13 @@ impl Tag {
     }
 }
 
-impl Look {
+impl SessionInfo {
     fn session_key(&self) -> SessionKey<'_> {
         SessionKey { id: &self.id, number: self.number }
     }
 }
 
-fn head(look: &Look) -> Value {
+fn head(look: &SessionInfo) -> Value {
     json!({
         "session_id": look.id.as_str(),
         "state": look.history.phase().as_str(),
@@ -363,7 +372,7 @@ fn head(look: &Look) -> Value {
     })
 }
 
-fn summary(urls: &SignedUrls, look: &Look) -> Value {
+fn summary(urls: &SignedUrls, look: &SessionInfo) -> Value {
     let mut shown = head(look);
     let runs = look.history.runs();
     shown["runs"] = (runs.len() + look.history.forgotten()).into();
@@ -423,7 +432,7 @@ fn shown_bytes(run: &PastRun) -> usize {
 
 fn past_run(
     urls: &SignedUrls,
-    look: &Look,
+    look: &SessionInfo,
     run: &PastRun,
     notes: impl Fn(&RunEnd) -> Notes,
 ) -> Value {
@@ -484,7 +493,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::{auth::Tokens, backend::local::Local, config::Config};
+    use crate::{auth::Tokens, backend::local::Local, config::Config, sessions::Options};
 
     /// No sessions, and a request that knows that there are none and would wait for some.
     fn nothing_new() -> (Sessions, HeaderMap) {
@@ -493,7 +502,7 @@ mod tests {
         let tag = Tag::of(&Seen::default()).headers()[0].1.clone();
         asked.insert(header::IF_NONE_MATCH, tag);
         asked.insert("prefer", HeaderValue::from_static("wait=30"));
-        (Sessions::new(Config::default(), backend), asked)
+        (Sessions::new(Config::default(), backend, Options::default()), asked)
     }
 
     #[tokio::test]

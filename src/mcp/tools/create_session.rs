@@ -92,7 +92,7 @@ impl Tool for CreateSession {
         let id = session(session_id.as_deref(), log)?;
         let is_named = id.is_some();
         let is_of_language = language.is_some();
-        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
+        let language = Language::chosen(language.as_deref(), &sessions.host().template().await)?;
         let Bounds { memory_mb, ttl_s } = Bounds::of(sessions.config());
         let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
         let ttl = whole("timeout_seconds", timeout_seconds, ttl_s.0..=ttl_s.1)?;

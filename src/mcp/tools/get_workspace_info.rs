@@ -83,15 +83,15 @@ impl Tool for GetWorkspaceInfo {
         };
         let gone = || sessions.gone(&opened.id);
         // A session that is kept on disk is not registered before its first operation.
-        let there = sessions.look(&opened.id);
-        let is_running = there.is_some_and(|there| there.history.running().is_some());
+        let there = sessions.get(&opened.id);
+        let is_running = there.is_some_and(|it| it.info().history.running().is_some());
         let inspected = if is_running {
             None
         } else {
             sessions.perform(&opened.id, Inspect { language: language.runtime() }).await?
         };
         let listing = sessions.perform(&opened.id, List).await?;
-        let look = sessions.look(&opened.id).ok_or_else(gone)?;
+        let look = sessions.get(&opened.id).ok_or_else(gone)?.info();
         let mut result = json!({
             "session_id": opened.id.as_str(),
             "language": language.name(),

@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     super::{
         command::Command,
-        events::{Origin, SessionEvent},
+        events::{SandboxStart, SessionEvent},
         phase::Phase,
         reply::Reply,
         sandbox,
@@ -179,7 +179,8 @@ impl Driver {
 
     /// Starts a sandbox that resumes from the saved state.
     async fn wake(&mut self) -> Result<()> {
-        let (sandbox, link, owner) = sandbox::start_or_give_up(&self.setup, Origin::Woken).await?;
+        let (sandbox, link, owner) =
+            sandbox::start_or_give_up(&self.setup, SandboxStart::Woken).await?;
         (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
         self.asleep = false;
         Ok(())

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::History;
 use crate::session::{
     Phase,
-    events::{Observer, Origin, SessionEvent},
+    events::{Observer, SandboxStart, SessionEvent},
     shelf::Shelf,
 };
 
@@ -57,7 +57,7 @@ impl Journal {
 impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { origin: Origin::New | Origin::Resumed, .. } => {
+            SessionEvent::Started { start: SandboxStart::New | SandboxStart::Resumed, .. } => {
                 self.note(|history| history.phase = Phase::Idle);
             }
             SessionEvent::RunBegan { run_id, program } => {

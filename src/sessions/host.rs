@@ -1,0 +1,266 @@
+//! The sessions of all callers, and what they share.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use model::{
+    Principal, WorkspaceId,
+    package::{Ecosystem, Requirement},
+};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    adopt::{self, NotYet},
+    homes::Callers,
+    numbers::{self, Numbers},
+    pool::Pool,
+    registry::Registry,
+    saved::SavedBefore,
+    turns::Turns,
+};
+use crate::{
+    archive::Archive,
+    audit::Audit,
+    backend::{Abilities, Backend, CallerKey, KnownTemplate, Template},
+    config::Config,
+    error::Result,
+    link::Timing,
+    metrics::Metrics,
+    packages::{Packages, disabled, not_with_this_engine},
+    session::{Phase, events::EndReason, history::Changes, hold::Hold, lease::Lessor},
+};
+
+/// Interval at which the template is asked for, for readers that do not wait for it.
+const TEMPLATE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Optional parts of a server that its sessions use.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The deadlines on the links to sandboxes.
+    pub timing: Timing,
+    /// The archive for sessions that end without being closed.
+    pub archive: Option<Archive>,
+    /// The audit file that records operations on sessions.
+    pub audit: Option<Audit>,
+}
+
+/// The sessions of all callers, and what they share.
+pub struct Host {
+    pub(super) config: Config,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) template: KnownTemplate,
+    pub(super) timing: Timing,
+    pub(super) metrics: Metrics,
+    registry: Mutex<Registry>,
+    /// Workspaces for which a session is being opened.
+    pub(super) turns: Turns<(Principal, WorkspaceId)>,
+    /// Callers that are shared with other servers; `None` on a single server.
+    pub(super) callers: Option<Callers>,
+    pub(super) saved_before: SavedBefore,
+    /// How sandboxes outlive their streams and this server; `None` if they do not.
+    pub(super) hold: Option<Hold>,
+    pub(super) not_yet: NotYet,
+    pub(super) changes: Changes,
+    pub(super) archive: Option<Archive>,
+    /// Packages that may be installed; `None` if installing is disabled or impossible.
+    packages: Option<Packages>,
+    audit: Option<Audit>,
+    pub(super) pool: Pool,
+    pub(super) numbers: Numbers,
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) starts: Arc<Semaphore>,
+    pub(super) tasks: TaskTracker,
+    pub(super) shutdown: CancellationToken,
+    is_ending_soon: AtomicBool,
+    /// Its clones count the requests that other servers are answering.
+    passed_on: Arc<()>,
+    /// Set if a sandbox may not have been removed.
+    may_be_unclean: AtomicBool,
+}
+
+impl Host {
+    pub(super) fn new(config: Config, backend: Arc<dyn Backend>, options: Options) -> Self {
+        let Options { timing, archive, audit } = options;
+        let Abilities { shared, saved, .. } = backend.abilities();
+        let is_shared = shared.is_some();
+        let secret = config.server_key.clone().filter(|_| is_shared);
+        let kind = config.packages_within().and_then(|_| backend.packages());
+        Self {
+            saved_before: saved.map(SavedBefore::read).unwrap_or_default(),
+            hold: adopt::hold(&config, &*backend),
+            callers: secret.map(Callers::new),
+            numbers: Numbers::new(config.server_key.is_some(), is_shared),
+            packages: kind.map(|kind| Packages::new(&config, kind)),
+            metrics: Metrics::new(config.max_sessions, config.memory_limit),
+            permits: Arc::new(Semaphore::new(config.max_sessions)),
+            starts: Arc::new(Semaphore::new(backend.concurrent_starts())),
+            template: KnownTemplate::new(backend.clone()),
+            config,
+            backend,
+            timing,
+            archive,
+            audit,
+            registry: Mutex::default(),
+            turns: Turns::default(),
+            not_yet: NotYet::default(),
+            changes: Changes::default(),
+            pool: Pool::default(),
+            tasks: TaskTracker::new(),
+            shutdown: CancellationToken::new(),
+            is_ending_soon: AtomicBool::default(),
+            passed_on: Arc::default(),
+            may_be_unclean: AtomicBool::default(),
+        }
+    }
+
+    /// The backend that starts their sandboxes.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The template of new sandboxes. The backend is asked for it at most every ten seconds.
+    pub async fn template(&self) -> Template {
+        self.template.get().await
+    }
+
+    /// Keeps the template known to readers that do not wait for it. Runs forever.
+    pub(super) async fn keep_template_known(&self) {
+        loop {
+            self.template().await;
+            sleep(TEMPLATE_INTERVAL).await;
+        }
+    }
+
+    /// Metrics of the sessions.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The audit file, if auditing is enabled.
+    pub fn audit(&self) -> Option<&Audit> {
+        self.audit.as_ref()
+    }
+
+    /// The ecosystems from which packages can be installed.
+    pub fn ecosystems(&self) -> &'static [Ecosystem] {
+        self.packages.as_ref().map_or(&[], Packages::ecosystems)
+    }
+
+    /// The packages of this ecosystem.
+    ///
+    /// # Errors
+    /// If packages are disabled, or not supported by the engine.
+    pub(super) fn packages(&self, ecosystem: Ecosystem) -> Result<&Packages> {
+        let takes = |it: &&Packages| it.ecosystems().contains(&ecosystem);
+        let none = || match self.config.packages_within() {
+            Some(_) => not_with_this_engine(ecosystem),
+            None => disabled(),
+        };
+        Ok(self.packages.as_ref().filter(takes).ok_or_else(none)?)
+    }
+
+    /// Checks that a package may be requested.
+    ///
+    /// # Errors
+    /// If packages are disabled or not supported by the engine, or this one is not allowed.
+    pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
+        Ok(self.packages(wanted.ecosystem())?.allowed(wanted)?)
+    }
+
+    /// The number of sessions of all callers.
+    pub fn count(&self) -> usize {
+        self.registry().len()
+    }
+
+    /// Changes whenever something happens in a session of any caller, or one starts or ends.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.listen()
+    }
+
+    /// Announces that the server is about to end, so that no new clients are sent here.
+    pub fn announce_end(&self) {
+        self.is_ending_soon.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server is about to end.
+    pub fn is_ending_soon(&self) -> bool {
+        self.is_ending_soon.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that another server answers, until the result is dropped.
+    pub(crate) fn passing_on(&self) -> Arc<()> {
+        self.passed_on.clone()
+    }
+
+    /// Whether a run is in progress, or another server is answering a request that arrived here.
+    pub fn is_busy(&self) -> bool {
+        let registry = self.registry();
+        let runs = registry.all().any(|handle| handle.history.borrow().phase() == Phase::Running);
+        runs || Arc::strong_count(&self.passed_on) > 1
+    }
+
+    /// Waits until the server ends.
+    pub async fn ending(&self) {
+        self.shutdown.cancelled().await;
+    }
+
+    /// Ends all sessions and waits until their sandboxes are removed. Returns false if one may remain, because the
+    /// engine failed or did not do it in time.
+    pub async fn shutdown(&self) -> bool {
+        self.shutdown.cancel();
+        self.tasks.close();
+        let ended = timeout(self.config.shutdown_timeout, self.tasks.wait()).await.is_ok();
+        ended && !self.may_be_unclean.load(Ordering::Relaxed)
+    }
+
+    /// The key of a caller among the servers that share callers; `None` if this is the only server.
+    pub(crate) fn caller_key(&self, caller: &Principal) -> Option<CallerKey> {
+        self.callers.as_ref().map(|callers| callers.key_of(caller))
+    }
+
+    /// The number of a session of this caller as its URLs have it. If servers share callers, it begins with bits of the
+    /// caller's key, by which they find its home.
+    pub(super) fn number_in_urls(&self, caller: &Principal, number: u64) -> u64 {
+        match self.caller_key(caller) {
+            Some(key) => numbers::of_caller(number, key.prefix()),
+            None => number,
+        }
+    }
+
+    pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock()
+    }
+}
+
+impl Lessor for Host {
+    fn name_released(&self, number: u64, why: Option<EndReason>) {
+        self.registry().remove(number, why);
+        self.changes.tell();
+        self.pool.forget(number);
+    }
+
+    fn permit_freed(&self, number: u64) {
+        self.pool.permit_freed(number);
+    }
+
+    fn sandbox_may_be_left(&self) {
+        self.may_be_unclean.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("sessions", &self.count()).finish_non_exhaustive()
+    }
+}

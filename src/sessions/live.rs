@@ -1,0 +1,83 @@
+//! A live session, as its caller sees it.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use model::SessionId;
+
+use super::Sessions;
+use crate::{
+    archive::Restored,
+    backend::{Limits, Spec},
+    session::{History, handle::Handle},
+};
+
+/// A live session, as its caller sees it. Reading it does not count as use of the session.
+#[derive(Debug)]
+pub struct Live<'a> {
+    sessions: &'a Sessions,
+    handle: Handle,
+}
+
+/// The state of a session, for its viewers.
+#[derive(Debug, Clone)]
+pub struct SessionInfo {
+    /// Its name.
+    pub id: SessionId,
+    /// Distinguishes sessions of one name.
+    pub number: u64,
+    /// When a caller asked for it.
+    pub since: Timestamp,
+    /// When it expires if it is not used until then.
+    pub expires: Timestamp,
+    /// Its runs and uploads so far, and what it is doing now.
+    pub history: History,
+}
+
+impl<'a> Live<'a> {
+    pub(super) fn new(sessions: &'a Sessions, handle: Handle) -> Self {
+        Self { sessions, handle }
+    }
+
+    /// Its number, which distinguishes it from earlier and later sessions of its name.
+    pub fn number(&self) -> u64 {
+        self.sessions.host.number_in_urls(&self.sessions.caller, self.handle.number)
+    }
+
+    /// Whether it ends with the call that it was started for.
+    pub fn is_stateless(&self) -> bool {
+        self.handle.is_stateless
+    }
+
+    /// Its state.
+    pub fn info(&self) -> SessionInfo {
+        SessionInfo {
+            id: self.handle.id.clone(),
+            number: self.number(),
+            since: self.handle.since,
+            expires: self.handle.expires(),
+            history: self.handle.history.borrow().clone(),
+        }
+    }
+
+    /// The image of its sandbox, if known.
+    pub(crate) fn image(&self) -> Option<Arc<str>> {
+        self.handle.image.clone()
+    }
+
+    /// The limits of its sandbox.
+    pub(crate) fn limits(&self) -> Limits {
+        let spec = Spec::new(self.sessions.config(), &self.handle.id);
+        spec.with_memory(self.handle.own.memory).limits
+    }
+
+    /// The news for its caller, if it was restored.
+    pub(crate) fn restored(&self) -> Option<Restored> {
+        self.handle.archived.news.get()
+    }
+
+    /// Records that its caller was told that it was restored.
+    pub(crate) fn restored_told(&self) {
+        self.handle.archived.news.told();
+    }
+}
