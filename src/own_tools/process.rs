@@ -272,7 +272,7 @@ async fn end_when_idle(program: Weak<Program>, life: Weak<Life>, idle: Duration)
 
 async fn start(settings: &Settings) -> Result<Process> {
     let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "a tool's process could not be started");
+        tracing::error!(%error, "failed to start a tool's process");
         Error::SandboxUnavailable(
             "The tool's process could not be started; the server's log says why. Tell the person."
                 .into(),
@@ -328,7 +328,7 @@ fn lost(error: LinkError) -> Error {
         let why = "With these arguments the tool's files do not fit. Give shorter ones.";
         return Error::InvalidArgument(why.into());
     }
-    tracing::error!(%error, "a tool's process has died under a call");
+    tracing::error!(%error, "a tool's process died during a call");
     Error::ToolDied
 }
 

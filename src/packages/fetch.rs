@@ -328,7 +328,7 @@ async fn check(
         Err(ArchiveFault::TooLarge) => Err(too_large()),
         Err(fault) => {
             let (package, version) = (&named.name, &named.version);
-            tracing::warn!(package, version, %fault, "a package was refused");
+            tracing::warn!(package, version, %fault, "package refused");
             Err(Fault::refused(&what, &format!("Its archive {fault}.")))
         }
     }

@@ -130,7 +130,7 @@ impl LeasedHomes {
             }
         }
         for (caller, claim) in dead {
-            tracing::info!(server = claim.server, "a caller of a dead server has no home");
+            tracing::info!(server = claim.server, "released the caller of a dead server");
             self.hand_back(cluster, &caller, &claim).await;
         }
         for (caller, version) in left {
@@ -151,7 +151,7 @@ impl LeasedHomes {
         let (patch, plain) = (ApiPatch::Merge(patch), PatchParams::default());
         match ask("patch a lease", cluster.leases.patch(&name(caller), &plain, &patch)).await {
             Ok(lease) => self.known.note(&lease, None),
-            Err(error) => tracing::debug!(%error, "a caller's home was not given up"),
+            Err(error) => tracing::debug!(%error, "failed to release a caller"),
         }
     }
 
