@@ -1,5 +1,10 @@
 //! The process of a tool: it starts with the tool's first call, serves many calls at a time, and ends when it is idle.
 //!
+//! ```text
+//! none --a call--> running --idle--> none
+//!                     '-- dies: its calls fail --> none
+//! ```
+//!
 //! It is linked to the server like a sandbox. Its messages are not trusted. If it dies, its current calls are
 //! lost, and the next call starts a new process.
 

@@ -1,4 +1,10 @@
 //! A container from its creation to its removal.
+//!
+//! ```text
+//! created --attach--> carrying bytes --either side ends--> removed
+//!    |                                   '-- with a hold: --> waits --another stream--> carrying bytes
+//!    '-- not attached for 30 s: removed                         '-- not in time: the agent ends it
+//! ```
 
 use std::{sync::Arc, time::Duration};
 

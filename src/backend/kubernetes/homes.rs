@@ -1,6 +1,12 @@
 //! The homes of callers, as Leases: one for each caller that has a home, with the server's name as its holder and the
 //! server's address as an annotation.
 //!
+//! ```text
+//! no Lease --take--> held --leave with sessions, or the holder is dead--> without a holder --take--> held
+//!    ^                 |                                                       |
+//!    '-----------------'-- leave without sessions          no pods for 60 s ---'--> no Lease
+//! ```
+//!
 //! Creating a Lease that exists fails, and so does changing a Lease that another server has changed since it was read.
 //! So two servers cannot both take a caller. All servers watch these Leases, so that they rarely have to request one.
 
