@@ -18,8 +18,9 @@ under `#[cfg(test)]`; the other Rust files are the product, in which comments an
 - minutes of the gate: from the row "in total" of the table in tests/README.md between the lines
   `<!-- measured: stages -->` and `<!-- end -->`.
 
-With --check it prints no figures. It lists the rows of that table that are not true and exits with 1 if there are any;
-this is part of the lints. A row is true if
+With --check it prints no figures. It lists what is not true in two tables of docs/architecture.md and exits with 1 if
+there is anything; this is part of the lints. The table of layers has every module once, and no module uses one that
+comes before it. A row of the path is true if
 
 - its file exists;
 - the text in its column "reached by" is in a file of an earlier row: a call, a type, a file name;
@@ -179,6 +180,18 @@ def wrong_rows() -> list[str]:
     return wrong if len(rows) > 1 else ["the table has no rows"]
 
 
+def wrong_layers() -> list[str]:
+    """The modules that the table of layers lacks, and the uses of modules that come before a module there."""
+    table = (ROOT / MAP).read_text(encoding="utf-8").partition("\n## Layers\n")[2].partition("\n\n`")[0]
+    order = [name for row in table.split("\n") for name in re.findall(r"`(\w+)`", row) if row.startswith("| ")]
+    source = dependencies()[1]
+    product = [it for it in in_repository() if source in it.parents and it.suffix == ".rs" and not is_test(it)]
+    uses = module_uses([RustFile(path) for path in product], source)
+    wrong = [f"the table of layers must have {name} once" for name in uses if order.count(name) != 1]
+    found = ((name, used) for name in order for used in uses.get(name, ()) if used in order[: order.index(name)])
+    return wrong + [f"{name} uses {used}, which comes before it in the table of layers" for name, used in found]
+
+
 def gate_minutes() -> float | str:
     page = (ROOT / "tests/README.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- measured: stages -->\n(.*?)<!-- end -->", page, re.DOTALL)
@@ -231,8 +244,8 @@ if __name__ == "__main__":
     if sys.argv[1:] not in ([], ["--json"], ["--check"]):
         raise SystemExit(__doc__)
     if sys.argv[1:] == ["--check"]:
-        if wrong := wrong_rows():
-            raise SystemExit("\n".join([*wrong, f"Correct the table of the path of a run in {MAP}."]))
+        if wrong := [*wrong_layers(), *wrong_rows()]:
+            raise SystemExit("\n".join([*wrong, f"Correct the code, or the table in {MAP}."]))
         raise SystemExit(0)
     counted = figures()
     if sys.argv[1:]:
