@@ -1,4 +1,4 @@
-"""Counts the tests of a run of tests/run.sh, and puts the counts into docs/reliability.md:
+"""Counts the tests of a run of tests/run.sh, and writes the counts into docs/reliability.md:
 
     tests/run.sh full 2>&1 | tee log
     python3 docs/counted.py log target/nextest/default/junit.xml
@@ -20,7 +20,7 @@ CHECKS = re.compile(r"(\d+) passed, (\d+) failed$")
 
 
 def count(lines: list[str], tests: ElementTree.ElementTree) -> dict[str, collections.Counter]:
-    """How the tests of each program and the checks of each stage ended."""
+    """The results of the tests of each program and of the checks of each stage."""
     found = collections.defaultdict(collections.Counter)
     for suite in tests.iter("testsuite"):
         for test in suite.iter("testcase"):

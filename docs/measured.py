@@ -1,4 +1,4 @@
-"""Puts what a command measured into a page, between the two lines that name it:
+"""Writes the measurements of a command into a page, between the two lines that name them:
 
     <!-- measured: NAME -->
     ...
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def put(page: str, name: str, text: str) -> None:
-    """Replaces what stands between the lines of this name. A page without them is a mistake."""
+    """Replaces the text between the lines of this name. A page without them is an error."""
     path = ROOT / page
     block = re.compile(rf"(<!-- measured: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
     written, found = block.subn(lambda lines: f"{lines[1]}{text.strip()}\n{lines[2]}", path.read_text(encoding="utf-8"))

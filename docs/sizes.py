@@ -1,4 +1,4 @@
-"""Measures what an image of the sandbox holds, and puts the table into docs/image.md:
+"""Measures the contents of a sandbox image, and writes the table into docs/image.md:
 
     python3 docs/sizes.py [IMAGE]
 
@@ -68,18 +68,18 @@ def table(image: str) -> str:
     lines = (ROOT / "sandbox-image/runtimes/python/requirements.in").read_text(encoding="utf-8").splitlines()
     wanted = [line for line in lines if not line.startswith("#")]
     options = ("--rm", "-i", "--network", "none", "--user", "0:0", "--entrypoint", "python3")
-    held = json.loads(output("docker", "run", *options, image, "-IB", "-", given=f"WANTED = {wanted}\n{LOOK}"))
-    rows = [(f"{name} {version}", size) for name, version, size in held["libraries"]]
-    needed = [(f"{name} {version}, which others need", size) for name, (version, size) in held["others"]]
+    found = json.loads(output("docker", "run", *options, image, "-IB", "-", given=f"WANTED = {wanted}\n{LOOK}"))
+    rows = [(f"{name} {version}", size) for name, version, size in found["libraries"]]
+    needed = [(f"{name} {version}, a dependency", size) for name, (version, size) in found["others"]]
     small = [row for row in needed if row[1] < 2e6]
     rows += [row for row in needed if row not in small]
     rows.sort(key=lambda row: -row[1])
-    rows.append((f"{len(small)} more that others need", held["venv"] + sum(size for _, size in small)))
-    rows.append(("fonts", held["fonts"]))
-    rows.append((f"Python {held['python_version']}", held["python"]))
+    rows.append((f"{len(small)} more dependencies", found["venv"] + sum(size for _, size in small)))
+    rows.append(("fonts", found["fonts"]))
+    rows.append((f"Python {found['python_version']}", found["python"]))
     rows.append(("Debian and the rest", whole - sum(size for _, size in rows)))
     rows.append(("**in all**", whole))
-    lines = ["| what | MB |", "|---|---:|", *(f"| {what} | {mb(size)} |" for what, size in rows)]
+    lines = ["| part | MB |", "|---|---:|", *(f"| {part} | {mb(size)} |" for part, size in rows)]
     return "\n".join(lines) + f"\n\nMeasured on {kind}."
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints figures of the repository's structure as a Markdown table, to compare from change to change:
 
-    python3 tests/figures.py [--json]
+    python3 tests/figures.py [--json | --check]
 
 Files are those that git tracks or would add. Test code is `tests.rs`, folders named `tests` or `fuzz`, and modules
 under `#[cfg(test)]`; the other Rust files are the product, in which comments and strings are not code.
@@ -9,8 +9,7 @@ under `#[cfg(test)]`; the other Rust files are the product, in which comments an
 - modules in the largest cycle: top-level modules of the server's crate that can all reach one another through
   `crate::` and `super::` paths, in imports or elsewhere, re-exports included.
 - methods of `Backend`: functions in the trait. Methods of `Sessions`: functions in all its `impl` blocks.
-- files on the path of a run: the length of the list PATH, which is maintained by hand. If a listed file does not
-  exist, the script names it and exits with 1. Correct the list then.
+- files on the path of a run: rows of the table "One `run_python`" in docs/architecture.md.
 - files over 500 lines: files of the product that have more lines than that without their test modules.
 - lines: all lines, including comments and blank lines. Documents are `.md` files.
 - direct dependencies: distinct packages under `[dependencies]` of all members of the workspace, without the members.
@@ -18,6 +17,16 @@ under `#[cfg(test)]`; the other Rust files are the product, in which comments an
   that the noun has to be guessed. Code blocks and headings in comments do not count.
 - minutes of the gate: from the row "in total" of the table in tests/README.md between the lines
   `<!-- measured: stages -->` and `<!-- end -->`.
+
+With --check it prints no figures. It lists what is not true in two tables of docs/architecture.md and exits with 1 if
+there is anything; this is part of the lints. The table of layers has every module once, and no module uses one that
+comes before it. A row of the path is true if
+
+- its file exists;
+- the text in its column "reached by" is in a file of an earlier row: a call, a type, a file name;
+- the last word of that text is in the row's own file, or in its path.
+
+Comments and test modules do not count.
 """
 
 import json
@@ -29,26 +38,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MAP = "docs/architecture.md"
 SERVER, MAX_LINES, SCRIPTS = "llm-sandbox", 500, (".sh", ".py", ".mjs", ".js", ".cjs")
 
-# Path of `code` of run_python over standard input to a warm sandbox on Docker, in the order in which files are reached.
-# A file counts if each such call passes through one of its functions: with the code, with the order to run it, or with
-# the result on the way back. Files do not count if they only look at the code, admit or record the run, or shape the
-# result (languages, session state, audit, history, report, notes), or if they only define or encode types.
-PATH = {
-    "the server": """
-        src/mcp/stdio.rs src/mcp/stdio/line.rs src/mcp/message.rs src/mcp/mod.rs src/mcp/tool.rs src/mcp/arguments.rs
-        src/mcp/call.rs src/mcp/tools/run_python.rs src/mcp/running.rs src/sessions/mod.rs src/sessions/open.rs
-        src/session/handle.rs src/session/driver.rs src/session/driver/sleep.rs src/session/driver/runs.rs
-        src/session/run.rs src/link/runs.rs src/link/mod.rs src/link/wire.rs src/link/carry.rs
-        src/backend/docker/mod.rs""",
-    "the sandbox": """
-        crates/agent/src/hold/inbox.rs crates/sandbox-files/src/replies.rs crates/agent/src/serve.rs
-        crates/agent/src/run.rs crates/agent/src/runner.rs crates/agent/src/runtimes/mod.rs
-        crates/agent/src/runtimes/python/mod.rs crates/agent/src/runtimes/cold.rs
-        crates/agent/src/runtimes/python/prefork.rs crates/agent/src/runtimes/python/zygote.rs
-        sandbox-image/runtimes/python/zygote.py sandbox-image/runtimes/python/facts.py""",
-}
 RELATIVES = ("What", "Of", "Where", "That of", "Those of", "One that", "Whoever", "Nobody")
 
 NOT_CODE = re.compile(
@@ -162,6 +154,44 @@ def dependencies() -> tuple[set[str], Path]:
     return names - own.keys(), (own[SERVER] / "src").relative_to(ROOT)
 
 
+def path_of_a_run() -> dict[str, list[tuple[str, str]]]:
+    """The files that a call of run_python passes through, each with the text by which it is reached, by part."""
+    page = (ROOT / MAP).read_text(encoding="utf-8")
+    table = page.partition("\n## One `run_python`\n")[2].partition("\n## ")[0]
+    server, _, sandbox = table.partition("*trust ends here*")
+    row = re.compile(r"^\| *\d+ \| `([^`]+)` \| `?([^|`]*)`? \|", re.M)
+    return {"the server": row.findall(server), "the sandbox": row.findall(sandbox)}
+
+
+def wrong_rows() -> list[str]:
+    """The rows of the path that are not true, each with the reason."""
+    rows, before, wrong = [row for part in path_of_a_run().values() for row in part], "", []
+    for number, (name, reached_by) in enumerate(rows, 1):
+        if not (ROOT / name).is_file():
+            wrong.append(f"row {number}: {name} does not exist")
+            continue
+        lines = (ROOT / name).read_text(encoding="utf-8").partition("\n#[cfg(test)]\nmod tests {")[0].split("\n")
+        text = "\n".join(line for line in lines if not line.lstrip().startswith(("//", "#")))
+        if number > 1 and reached_by not in before:
+            wrong.append(f"row {number}: no file of an earlier row has `{reached_by}`")
+        elif number > 1 and not re.search(rf"\b{re.findall(r'[A-Za-z0-9_]+', reached_by)[-1]}\b", f"{name} {text}"):
+            wrong.append(f"row {number}: {name} has nothing of the name of `{reached_by}`")
+        before += text
+    return wrong if len(rows) > 1 else ["the table has no rows"]
+
+
+def wrong_layers() -> list[str]:
+    """The modules that the table of layers lacks, and the uses of modules that come before a module there."""
+    table = (ROOT / MAP).read_text(encoding="utf-8").partition("\n## Layers\n")[2].partition("\n\n`")[0]
+    order = [name for row in table.split("\n") for name in re.findall(r"`(\w+)`", row) if row.startswith("| ")]
+    source = dependencies()[1]
+    product = [it for it in in_repository() if source in it.parents and it.suffix == ".rs" and not is_test(it)]
+    uses = module_uses([RustFile(path) for path in product], source)
+    wrong = [f"the table of layers must have {name} once" for name in uses if order.count(name) != 1]
+    found = ((name, used) for name in order for used in uses.get(name, ()) if used in order[: order.index(name)])
+    return wrong + [f"{name} uses {used}, which comes before it in the table of layers" for name, used in found]
+
+
 def gate_minutes() -> float | str:
     page = (ROOT / "tests/README.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- measured: stages -->\n(.*?)<!-- end -->", page, re.DOTALL)
@@ -180,7 +210,7 @@ def figures() -> dict[str, list[int | float | str]]:
     cycle = largest_cycle(uses)
     sessions = methods(product, "impl Sessions")
     public = Counter(head.split(" ")[0] for head in sessions)
-    hops = {part: listed.split() for part, listed in PATH.items()}
+    hops = path_of_a_run()
     long = sorted((file for file in product if file.lines > MAX_LINES), key=lambda file: -file.lines)
     lines: Counter[str] = Counter()
     for file in product:
@@ -211,8 +241,12 @@ def figures() -> dict[str, list[int | float | str]]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in ([], ["--json"]):
+    if sys.argv[1:] not in ([], ["--json"], ["--check"]):
         raise SystemExit(__doc__)
+    if sys.argv[1:] == ["--check"]:
+        if wrong := [*wrong_layers(), *wrong_rows()]:
+            raise SystemExit("\n".join([*wrong, f"Correct the code, or the table in {MAP}."]))
+        raise SystemExit(0)
     counted = figures()
     if sys.argv[1:]:
         by_name = {name: {"value": it, "details": details} for name, (it, *details) in counted.items()}
@@ -221,5 +255,3 @@ if __name__ == "__main__":
         print("| figure | value | details |\n|---|---:|---|")
         for name, (it, *details) in counted.items():
             print(f"| {name} | {f'{it:,}' if isinstance(it, int) else it} | {', '.join(map(str, details))} |")
-    if missing := [hop for part in PATH.values() for hop in part.split() if not (ROOT / hop).is_file()]:
-        raise SystemExit(f"correct PATH in this script, these files do not exist: {', '.join(missing)}")

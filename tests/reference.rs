@@ -308,9 +308,9 @@ fn properties(schema: &Value, prefix: &str, optional: &str, text: &mut String) {
 
 #[test]
 fn the_page_of_tools_is_what_the_server_says() {
-    let mut text = "As a server over stdio with default settings describes them to a client that has roots; to \
-                    others without `local_path`, and then `filename` is needed. Limits are as they are set. A `?` \
-                    marks what can be left out of a call, or may be missing in a result.\n\n"
+    let mut text = "The descriptions are those of a server over stdio with default settings, for a client that has roots. \
+                    Other clients get no `local_path`, and must pass `filename`. Settings change the limits. A `?` marks \
+                    an argument that can be left out, or a field that a result may lack.\n\n"
         .to_owned();
     for tool in tools() {
         let name = tool["name"].as_str().expect("a name");

@@ -119,6 +119,7 @@ install_nextest() {
 }
 lints() {
     python3 tests/doc_comments.py
+    python3 tests/figures.py --check
     cargo clippy --workspace --all-targets --all-features --locked -- --deny warnings
 }
 build() {

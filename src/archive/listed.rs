@@ -76,7 +76,7 @@ impl Archive {
         let listed = match timeout(FIND_TIMEOUT, self.found(caller)).await {
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "archived sessions cannot be listed");
+                tracing::warn!(%error, "failed to list archived sessions");
                 vec![]
             }
             Err(_) => vec![],
@@ -109,7 +109,7 @@ impl Archive {
     pub(super) async fn add_listed(&self, record: &SessionRecord) {
         let (caller, name) = (record.caller.name(), record.session.to_string());
         if let Err(error) = self.store().put(&object(caller, &record.key()), name.into()).await {
-            tracing::warn!(%error, "an archived session is not listed");
+            tracing::warn!(%error, "failed to add an archived session to the list");
         }
         self.0.lists.lock().forget(caller);
     }

@@ -257,7 +257,7 @@ impl Archive {
             Ok(manifest) if manifest.is_over(Timestamp::now().as_second()) => Lookup::None,
             Ok(manifest) => Lookup::Found(Box::new(manifest)),
             Err(why) => {
-                tracing::warn!(%why, "what is archived of a session cannot be used");
+                tracing::warn!(%why, "archived session cannot be restored");
                 Lookup::Damaged
             }
         }
@@ -354,6 +354,6 @@ impl Archive {
 }
 
 fn unreachable(error: &StoreError) -> Lookup {
-    tracing::warn!(%error, "the archive cannot be reached");
+    tracing::warn!(%error, "failed to reach the archive");
     Lookup::Unreachable
 }

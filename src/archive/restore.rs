@@ -1,4 +1,5 @@
-//! Restoring a session: its files and variables into a new sandbox, or its exact state into a file for an engine.
+//! Restoring a session: its files and variables into a new sandbox, or its exact state into a file for an engine. It
+//! changes nothing in the archive. Each object is compared with its hash in the manifest.
 
 use std::{path::Path, time::Duration};
 

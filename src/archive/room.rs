@@ -73,7 +73,7 @@ impl Archive {
             self.0.usage.lock().0.remove(&oldest);
             tracing::info!(
                 caller,
-                "an archived session was forgotten to make room for a newer one of its caller"
+                "deleted an archived session to make room for a newer one of its caller"
             );
         }
     }

@@ -1,4 +1,5 @@
-//! Saving a session: its objects first, its manifest last.
+//! Saving a session: its objects first, its manifest last. Until the manifest is replaced, the archive has the session
+//! as it was before.
 
 use std::{path::Path, time::Duration};
 

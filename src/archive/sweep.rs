@@ -18,9 +18,9 @@ pub async fn sweep_regularly(archive: Archive, interval: Duration) {
         match archive.sweep(Timestamp::now().as_second()).await {
             Ok(0) => {}
             Ok(forgotten) => {
-                tracing::info!(forgotten, "archived sessions were forgotten: their time is over");
+                tracing::info!(forgotten, "deleted sessions older than SANDBOX_ARCHIVE_DAYS");
             }
-            Err(error) => tracing::warn!(%error, "the archive could not be looked through"),
+            Err(error) => tracing::warn!(%error, "failed to sweep the archive"),
         }
         sleep(interval).await;
     }

@@ -146,7 +146,7 @@ impl Writer {
         if self.append_line(says)?
             && let Err(error) = self.remove_oldest()
         {
-            tracing::warn!(%error, "old audit files are not removed");
+            tracing::warn!(%error, "failed to remove old audit files");
         }
         Ok(())
     }

@@ -3,14 +3,36 @@
 //! A backend starts, lists and removes sandboxes. A started sandbox is a byte stream to its agent and a notice of its
 //! end; runs, files and limits are protocol over that stream, so they are the same for all backends. A backend also
 //! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time,
-//! whether the server of a listed sandbox still runs. Abilities that only some backends have, such as reconnecting to
-//! a sandbox or saving it to disk, are methods of [`Backend`] with a default.
+//! whether the server of a listed sandbox still runs. It knows neither sessions nor the protocol.
+//!
+//! ```text
+//!   start --> Sandbox { reader, writer, gone } --(stream dropped)--> it ends, and the backend removes it
+//!                                              '-(resumable)-------> it waits for reattach, or ends by itself
+//! ```
 //!
 //! - [`error`]: failures of a backend. [`check`]: its checks in `llm-sandbox doctor`. [`build`]: building the image of
 //!   sandboxes; [`template`]: what sandboxes contain. [`sweep`]: removing the sandboxes of dead servers.
-//!   [`homes`]: which of several servers has the sessions of which caller.
+//!   [`homes`]: which of several servers has the sessions of which caller. [`abilities`]: what only some backends can
+//!   do, such as reconnecting to a sandbox or saving it on disk.
 //! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
 //!   [`factory`]: choosing one of them by the settings.
+//!
+//! # How to add a backend
+//!
+//! 1. A file or folder here with a type that implements [`Backend`]; [`local`] is the shortest example. The agent is
+//!    the program at the other end of the stream: a backend without containers starts another agent that speaks the
+//!    same protocol, as `wasm` does with `crates/embedded`.
+//! 2. [`Backend::abilities`] returns those of the traits in [`abilities`] that the type implements. The other methods
+//!    with a default, such as [`Backend::concurrent_starts`] and [`Backend::needs_guard`], are answered only if the
+//!    default is wrong.
+//! 3. Each error has a kind ([`BackendErrorKind`]) and a text that says how to fix it.
+//! 4. `src/config/choices.rs`: a variant of `Engine`, its name in `as_str`, and the variant in `from_str`;
+//!    `src/config/table.rs`: the name in the row `ENGINE`; [`factory::of`]: its arm.
+//! 5. Tests: a variant of `On` and a module in `on_all!` (`tests/support/lib.rs`). The promises are written once for
+//!    all backends. List each promise that the backend cannot keep, with a reason; never skip one silently.
+//!
+//! If the future of [`Backend::start`] is dropped, at any point, it must leave nothing behind that neither the
+//! sandbox's own leash (an agent ends without a server) nor a sweep would remove.
 
 mod abilities;
 mod build;

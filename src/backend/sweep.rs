@@ -37,14 +37,14 @@ pub fn may_remove(found: &Found, now: SystemTime) -> bool {
 pub async fn sweep(backend: &dyn Backend) {
     let all = match backend.list().await {
         Ok(all) => all,
-        Err(error) => return tracing::debug!(%error, "sweep: sandboxes cannot be listed"),
+        Err(error) => return tracing::debug!(%error, "sweep: failed to list sandboxes"),
     };
     for found in all {
         if may_remove(&found, SystemTime::now()) {
             match backend.remove(found.id.clone()).await {
-                Ok(()) => tracing::info!(sandbox = found.id, "sweep: leftover removed"),
+                Ok(()) => tracing::info!(sandbox = found.id, "sweep: removed a leftover"),
                 Err(error) => {
-                    tracing::warn!(sandbox = found.id, %error, "sweep: leftover not removed");
+                    tracing::warn!(sandbox = found.id, %error, "sweep: failed to remove a leftover");
                 }
             }
         }

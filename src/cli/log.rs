@@ -54,7 +54,7 @@ pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
     let filter = EnvFilter::new(format!("warn,rmcp=error,rmcp::service=off,llm_sandbox={level}"));
     let _ = tracing_subscriber::registry().with(layers).with(filter).try_init();
     if let Some((path, error)) = failed {
-        tracing::warn!(path = %path.display(), %error, "no log file");
+        tracing::warn!(path = %path.display(), %error, "failed to open the log file");
     } else if file.is_none() && config.log_file == LogFile::Usual {
         tracing::debug!("no log file: neither XDG_STATE_HOME nor HOME is an absolute path");
     }

@@ -1,4 +1,8 @@
-//! The command line: arguments only. Each command is in a file of its own.
+//! The command line: arguments only. Each command is in a file of its own; [`serve`] builds the server from its parts.
+//!
+//! ```text
+//! main --> arguments --> settings (all mistakes at once, exit code 64) --> the command --> its exit code
+//! ```
 
 /// Prints a line. If the reader has closed the pipe, such as `head`, that is not an error.
 macro_rules! print_line {

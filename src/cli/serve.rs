@@ -178,7 +178,7 @@ fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
 async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Sessions) {
     told.cancelled().await;
     if sessions.config().peer_address.is_some() {
-        tracing::info!("server is about to end");
+        tracing::info!("server is shutting down");
         sessions.host().announce_end();
         sleep(DRAIN).await;
         let until = Instant::now() + sessions.config().shutdown_timeout;
@@ -279,14 +279,14 @@ fn tell_of_own(config: &Config, own: Option<&OwnTools>) {
     let Some(own) = own else {
         if !config.has_sessions() {
             tracing::warn!(
-                "SANDBOX_TOOLSETS has nothing but own, and SANDBOX_TOOLS_FILE names no tools: there are none"
+                "no tools are offered: SANDBOX_TOOLSETS is own, and SANDBOX_TOOLS_FILE names no tools"
             );
         }
         return;
     };
     let (file, names) = (own.path().display(), own.names());
     if names.is_empty() {
-        tracing::warn!(%file, "no tools of your own are there yet");
+        tracing::warn!(%file, "no tools of your own are defined yet");
     } else {
         tracing::info!(%file, "tools of your own: {}", names.join(", "));
     }

@@ -80,14 +80,14 @@ pub(super) async fn serve(
                         if let Some(door) = door
                             && let Err(error) = door.admit(&mut stream).await
                         {
-                            return tracing::debug!(%error, "not a server");
+                            return tracing::debug!(%error, "connection closed: the peer did not prove that it is a server");
                         }
                         let stream = watched(Heard(stream, seat.clone()), limits.stall);
                         connection(&http, app, stream, stop).await;
                     };
                     tokio::select! {
                         () = served => {}
-                        () = seat.cut() => tracing::debug!("connection closed for another"),
+                        () = seat.cut() => tracing::debug!("connection closed to make room for another"),
                     }
                 }));
             }
@@ -95,7 +95,7 @@ pub(super) async fn serve(
             Event::Accepted(Err(error)) if is_the_clients(&error) => {}
             Event::Accepted(Err(error)) => {
                 // Probably out of file descriptors. Without a pause this would be a busy loop.
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             Event::Ended => {}

@@ -155,7 +155,7 @@ impl Peers {
             }
             Err(error) if error.is_connect() => Err(NotSent::Unreachable),
             Err(error) => {
-                tracing::debug!(%error, server = to.server, "a request was not answered");
+                tracing::debug!(%error, server = to.server, "server did not answer a forwarded request");
                 Err(NotSent::Broken)
             }
         }

@@ -1,4 +1,12 @@
-//! The HTTP server, and the only place that names axum: files in and out and, if it is asked for, MCP.
+//! The HTTP server, and the only place that names axum: files in and out and, if it is asked for, MCP. It parses
+//! requests and renders answers; sessions do the work. It knows no tools: messages of MCP go to the service that
+//! [`Listener::serve`] gets.
+//!
+//! ```text
+//! accept --> seat? --> head --> host and origin --> whose sessions? --> caller, rate --> handler --> session
+//!             |                                      '-- another server's: passed on
+//!             '-- no: another connection is closed, or this one
+//! ```
 //!
 //! - [`connections`]: accepts connections and cuts them off; [`seats`] decides who may be connected.
 //! - `router`: maps URLs to handlers; [`error`]: the answers of requests that fail.

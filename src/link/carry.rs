@@ -135,7 +135,7 @@ async fn resume(calls: &Calls, timing: Timing, holding: &Holding) -> Result<Stre
             Ok(Err(why)) => why,
             Err(_) => "no answer".to_owned(),
         };
-        tracing::debug!(why, "not resumed yet");
+        tracing::debug!(why, "stream not resumed yet");
         if Instant::now() + pause >= until {
             return Err(format!("the stream was lost, and not resumed: {why}"));
         }

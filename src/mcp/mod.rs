@@ -1,4 +1,11 @@
-//! The Model Context Protocol: the only place that names rmcp. Parses and renders, nothing else.
+//! The Model Context Protocol: the only place that names rmcp. It parses and renders, nothing else: it keeps no state
+//! of a client, and knows neither sandboxes nor the protocol of agents.
+//!
+//! ```text
+//! stdio, http --> message: limits --> rmcp --> Server::call_tool --> tool::perform --> a tool --> sessions
+//!                                                                         |
+//!                           log line, audit line, metrics, notes <--------'
+//! ```
 //!
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.

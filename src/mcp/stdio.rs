@@ -225,7 +225,7 @@ where
                 written.ok()?;
             }
             let line = self.line().await.unwrap_or_else(|error| {
-                tracing::error!(%error, "standard input cannot be read");
+                tracing::error!(%error, "failed to read standard input");
                 None
             });
             let Some(line) = line else {

@@ -8,6 +8,17 @@
 //!
 //! Statements of the sandbox are not trusted. Notes repeat only words of it that cannot be sentences: names, which are
 //! quoted and cut, and numbers. So a program cannot say more in notes than it can in its output.
+//!
+//! # How to add a note
+//!
+//! 1. A sentence: a variant of [`Advice`] in `advice.rs` or, if it has parameters, of [`Note`] here.
+//! 2. The condition: `of_run` in `run.rs`, or `of_workspace` in `cell.rs` if it is about a workspace.
+//! 3. A test of when the note must and must not appear, beside the condition; through the protocol, in
+//!    `tests/drills/habits.rs`. Notes cost tokens: `tests/tokens/run.sh` measures them.
+//! 4. If only the sandbox knows the fact: a field of `Facts` (`crates/protocol/src/message/facts.rs`). The agent fills
+//!    it from the files (`crates/sandbox-files/src/facts.rs`), from a program's stack at its deadline
+//!    (`crates/agent/src/runtimes/python/stack.rs`) or from what the program's process reports
+//!    (`sandbox-image/runtimes/python/facts.py`).
 
 mod advice;
 mod cell;

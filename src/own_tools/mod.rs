@@ -148,12 +148,12 @@ impl OwnTools {
                 Ok(()) => {
                     wrong = None;
                     let tools = self.names().join(", ");
-                    tracing::info!(tools, file = %self.path().display(), "tools were read again");
+                    tracing::info!(tools, file = %self.path().display(), "tools reloaded");
                 }
                 Err(mistakes) => {
                     if wrong.as_ref().is_none_or(|(known, _)| *known != mistakes) {
                         let lines = lines(&mistakes);
-                        tracing::error!("tools cannot be used, so those from before stay:{lines}");
+                        tracing::error!("tools not reloaded, the previous ones stay:{lines}");
                     }
                     wrong = Some((mistakes, Instant::now()));
                 }
@@ -338,7 +338,7 @@ impl OwnTool {
                  Give simpler ones."
             )),
             NotChecked::Failed(error) => {
-                tracing::error!(tool = name, %error, "the arguments of a call could not be checked");
+                tracing::error!(tool = name, %error, "failed to check the arguments of a call");
                 Error::ToolDied
             }
         }

@@ -1,5 +1,10 @@
 //! The process of a tool: it starts with the tool's first call, serves many calls at a time, and ends when it is idle.
 //!
+//! ```text
+//! none --a call--> running --idle--> none
+//!                     '-- dies: its calls fail --> none
+//! ```
+//!
 //! It is linked to the server like a sandbox. Its messages are not trusted. If it dies, its current calls are
 //! lost, and the next call starts a new process.
 
@@ -272,7 +277,7 @@ async fn end_when_idle(program: Weak<Program>, life: Weak<Life>, idle: Duration)
 
 async fn start(settings: &Settings) -> Result<Process> {
     let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "a tool's process could not be started");
+        tracing::error!(%error, "failed to start a tool's process");
         Error::SandboxUnavailable(
             "The tool's process could not be started; the server's log says why. Tell the person."
                 .into(),
@@ -328,7 +333,7 @@ fn lost(error: LinkError) -> Error {
         let why = "With these arguments the tool's files do not fit. Give shorter ones.";
         return Error::InvalidArgument(why.into());
     }
-    tracing::error!(%error, "a tool's process has died under a call");
+    tracing::error!(%error, "a tool's process died during a call");
     Error::ToolDied
 }
 

@@ -1,6 +1,11 @@
 //! A fetcher: a sandbox with a network and nothing else, in which pip or npm finds out which packages are needed and
 //! downloads them. Neither its answer nor its downloads are trusted: the server reads the archives over the link,
 //! hashes and checks them, and the fetcher ends before any archive goes into a session.
+//!
+//! ```text
+//! start --> the program that asks pip or npm --> its answer --> archives, over the link --> the end of the sandbox
+//!    '------- fails, or takes longer than its bounds: the end, and a fault that says why ------'
+//! ```
 
 mod answer;
 
@@ -328,7 +333,7 @@ async fn check(
         Err(ArchiveFault::TooLarge) => Err(too_large()),
         Err(fault) => {
             let (package, version) = (&named.name, &named.version);
-            tracing::warn!(package, version, %fault, "a package was refused");
+            tracing::warn!(package, version, %fault, "package refused");
             Err(Fault::refused(&what, &format!("Its archive {fault}.")))
         }
     }

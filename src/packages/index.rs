@@ -157,7 +157,7 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
 fn read(path: &Path) -> Option<String> {
     let about = fs::metadata(path).ok()?;
     if about.len() > MAX_FILE {
-        tracing::warn!(path = %path.display(), "this file is too large to be passed on to what fetches packages");
+        tracing::warn!(path = %path.display(), "file is too large for package fetchers, which run without it");
         return None;
     }
     fs::read_to_string(path).ok()

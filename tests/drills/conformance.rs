@@ -71,9 +71,9 @@ fn promises() -> Vec<Promise> {
             "print" => Prints("print(2 + 2)", "4\n");
             "an error has its traceback" => Fails("def f(): return 1 / 0\nf()", "ZeroDivisionError");
             "an exit code is the program's own" => Fails("import sys\nsys.exit('no')", "no");
-            "time runs out" => Ends("while True: pass", "timeout");
-            "memory runs out" => Ends("x = []\nfor _ in range(3000): x.append(b'x' * 10**6)", "out_of_memory");
-            "recursion ends in an error of the language" => Fails("def f(): f()\nf()", "RecursionError");
+            "a timeout ends a program" => Ends("while True: pass", "timeout");
+            "the memory limit ends a program" => Ends("x = []\nfor _ in range(3000): x.append(b'x' * 10**6)", "out_of_memory");
+            "endless recursion is an error of the language" => Fails("def f(): f()\nf()", "RecursionError");
             "asyncio" => Prints("import asyncio\nasync def f(): await asyncio.sleep(0.01); return 7\nprint(asyncio.run(f()))", "7\n");
             "threads" => Prints("import threading\nt = threading.Thread(target=print, args=('here',))\nt.start(); t.join()", "here\n");
             "other programs (`subprocess`)" => Prints("import subprocess\nprint(subprocess.run(['echo', 'here'], capture_output=True, text=True).stdout, end='')", "here\n");
@@ -81,7 +81,7 @@ fn promises() -> Vec<Promise> {
         }
         "Data work": {
             "pandas reads and groups CSV with dates" => Prints(with_csv("print(d.groupby(d.day.dt.month).revenue.sum().to_dict())"), "{1: 10, 2: 12}\n");
-            "Excel, written and read" => Prints(with_csv("d.to_excel('a.xlsx', index=False)\nprint(pd.read_excel('a.xlsx').revenue.sum())"), "22\n");
+            "Excel files are written and read" => Prints(with_csv("d.to_excel('a.xlsx', index=False)\nprint(pd.read_excel('a.xlsx').revenue.sum())"), "22\n");
             "Parquet" => Prints(with_csv("d.to_parquet('a.parquet')\nprint(pd.read_parquet('a.parquet').revenue.sum())"), "22\n");
             "Polars" => Prints("import polars\nprint(polars.DataFrame({'a': [1, 2]})['a'].sum())", "3\n");
             "DuckDB" => Prints("import duckdb\nprint(duckdb.sql('select 6 * 7').fetchall()[0][0])", "42\n");
@@ -96,35 +96,35 @@ fn promises() -> Vec<Promise> {
             "PDF (ReportLab)" => Prints("from reportlab.pdfgen.canvas import Canvas\nc = Canvas('a.pdf'); c.drawString(9, 9, 'x'); c.save()\nprint(open('a.pdf', 'rb').read(5))", "b'%PDF-'\n");
             "Chinese, Japanese and Korean in PDF (ReportLab, `UnicodeCIDFont`)" => Prints("from reportlab.pdfgen.canvas import Canvas\nfrom reportlab.pdfbase import pdfmetrics\nfrom reportlab.pdfbase.cidfonts import UnicodeCIDFont\npdfmetrics.registerFont(UnicodeCIDFont('STSong-Light'))\nc = Canvas('k.pdf'); c.setFont('STSong-Light', 12); c.drawString(9, 9, '销售'); c.save()\nprint('STSong' in open('k.pdf', 'rb').read().decode('latin-1'))", "True\n");
             "pictures (Pillow)" => Prints("from PIL import Image\nImage.new('RGB', (9, 9), 'red').save('a.png')\nprint(Image.open('a.png').size)", "(9, 9)\n");
-            "charts come as pictures (Matplotlib)" => Shows("import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.savefig('a.png')");
+            "charts are returned as images (Matplotlib)" => Shows("import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.savefig('a.png')");
             "charts of seaborn, shown and not saved" => Shows("import seaborn, matplotlib.pyplot as plt\nseaborn.barplot(x=['a', 'b'], y=[1, 2])\nplt.show()");
             "Chinese, Japanese and Korean in charts" => Prints(CJK, "0\n");
         }
         "Cells of Python": {
-            "variables stay" => Cells("python", &["x = [1]", "x.append(2)", "x"], "[1, 2]");
-            "a generator goes on where it was" => Cells("python", &["g = iter('abc')\nnext(g)", "next(g)"], "'b'");
+            "variables persist" => Cells("python", &["x = [1]", "x.append(2)", "x"], "[1, 2]");
+            "generators persist" => Cells("python", &["g = iter('abc')\nnext(g)", "next(g)"], "'b'");
             "`await` at the top level" => Cells("python", &["import asyncio\nawait asyncio.sleep(0, 5)"], "5");
-            "an error leaves the variables" => Cells("python", &["x = 1", "x = 2; 1 / 0", "x"], "2");
-            "a timeout takes the variables back" => Stopped("python", &["x = [1]", "x.append(2)\nwhile True: pass", "x"], "timeout", "[1]");
-            "an end by itself (`os._exit`) does, too" => Stopped("python", &["x = [1]", "import os\nx.append(2)\nos._exit(1)", "x"], "execution_error", "[1]");
-            "and so does a want of memory" => Stopped("python", &["x = [1]", "x.append(2)\ny = []\nfor _ in range(3000): y.append(b'x' * 10**6)", "x"], "out_of_memory", "[1]");
-            "files go back with them" => Stopped("python", &["open('a', 'w').write('1')", "open('a', 'w').write('22')\nwhile True: pass", "open('a').read()"], "timeout", "'1'");
-            "cells can be taken back" => Undo(&["x = 1", "x = 2", "x"], "1");
+            "an error keeps the variables" => Cells("python", &["x = 1", "x = 2; 1 / 0", "x"], "2");
+            "a timeout rolls the variables back" => Stopped("python", &["x = [1]", "x.append(2)\nwhile True: pass", "x"], "timeout", "[1]");
+            "`os._exit` rolls the variables back" => Stopped("python", &["x = [1]", "import os\nx.append(2)\nos._exit(1)", "x"], "execution_error", "[1]");
+            "running out of memory rolls the variables back" => Stopped("python", &["x = [1]", "x.append(2)\ny = []\nfor _ in range(3000): y.append(b'x' * 10**6)", "x"], "out_of_memory", "[1]");
+            "a timeout rolls the files back" => Stopped("python", &["open('a', 'w').write('1')", "open('a', 'w').write('22')\nwhile True: pass", "open('a').read()"], "timeout", "'1'");
+            "cells can be undone" => Undo(&["x = 1", "x = 2", "x"], "1");
             "`!command`" => Cells("python", &["r = !echo here\nr[0]"], "'here'");
         }
         "Other languages": {
-            "JavaScript, whose variables stay" => Cells("javascript", &["let x = [1]", "x.push(2)", "x.length"], "2");
-            "a timeout of JavaScript takes variables back" => Stopped("javascript", &["let x = 1", "x = 2; while (true);", "x"], "timeout", "1");
+            "JavaScript, with variables that persist" => Cells("javascript", &["let x = [1]", "x.push(2)", "x.length"], "2");
+            "a timeout of JavaScript rolls the variables back" => Stopped("javascript", &["let x = 1", "x = 2; while (true);", "x"], "timeout", "1");
             "JavaScript reads and writes files" => Cells("javascript", &["const fs = require('fs'); fs.writeFileSync('a', 'x'); fs.readFileSync('a', 'utf8')"], "'x'");
             "modules of Node, such as `crypto`" => Cells("javascript", &["require('crypto').createHash('sha256').update('').digest('hex').slice(0, 4)"], "'e3b0'");
             "the shell" => Cells("bash", &["x=5", "echo $x"], "");
         }
         "Isolation": {
             "no network" => Fails("import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", "Error");
-            "nothing but /mnt/data and /tmp can be written" => Fails("open('/usr/x', 'w')", "Error");
-            "nothing of the host's environment" => Prints("import os\nprint([n for n in os.environ if n.startswith('SANDBOX_') or n == 'DOCKER_HOST'])", "[]\n");
+            "only /mnt/data and /tmp can be written" => Fails("open('/usr/x', 'w')", "Error");
+            "no variables of the host's environment" => Prints("import os\nprint([n for n in os.environ if n.startswith('SANDBOX_') or n == 'DOCKER_HOST'])", "[]\n");
             "a full /mnt/data is an error of the program" => Fails("with open('a', 'wb') as f:\n    for _ in range(400): f.write(bytes(10**6))", "No space left");
-            "links lead nowhere outside" => Fails("import os\nos.symlink('/etc/shadow', 'a')\nopen('a').read()", "Error");
+            "links do not lead outside" => Fails("import os\nos.symlink('/etc/shadow', 'a')\nopen('a').read()", "Error");
         }
     }
 }

@@ -210,7 +210,7 @@ async def work(caller, stop, waits):
 
 
 async def again_and_again(attempt):
-    """Repeats an attempt for ever, whether it fails or not."""
+    """Repeats an attempt forever, whether it fails or not."""
     while True:
         try:
             await asyncio.wait_for(attempt(), PATIENCE_S)
@@ -223,7 +223,7 @@ async def many(number, attempt):
 
 
 async def structure(caller):
-    """Messages of which each byte takes hundreds once it is parsed."""
+    """Messages that take hundreds of bytes of memory for each of their bytes."""
     bombs = [b'{"":0},' * (size // 7) + b"0" for size in (100_000, 1_000_000, 8_000_000)]
     number = 0
 
@@ -237,7 +237,7 @@ async def structure(caller):
 
 
 async def bodies(caller):
-    """A thousand bodies of which the last byte never comes."""
+    """A thousand bodies whose last byte is never sent."""
     body = b" " * ((1 << 20) - 1)
 
     async def attempt():
@@ -252,7 +252,7 @@ async def bodies(caller):
 
 
 async def trickled_bodies(caller):
-    """Bodies that are as long as may be, and come by the byte once most of them is there."""
+    """Bodies of the largest size, whose last part is sent byte by byte."""
     body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"upload_file","arguments":{"content_base64":"'
     body += b"QUJD" * 16_000_000
 
@@ -284,7 +284,7 @@ async def uploads(caller):
 
 
 async def with_files(caller):
-    """A session with as many files as there can be, with long names."""
+    """A session with the largest number of files, with long names."""
     session, mine = await caller.session(), f"files_{os.getpid()}"
     code = "for n in range(15_000): open(f'{n:0>200}ü', 'w').close()"
     await caller.call(session, "run_python", session_id=mine, code=code)
@@ -292,7 +292,7 @@ async def with_files(caller):
 
 
 async def listings(caller):
-    """Listings and archives of very many files that nobody reads."""
+    """Listings and archives of very many files, which the client does not read."""
     _, mine = await with_files(caller)
     targets = [f"/files/{mine}/", f"/sessions/{mine}", f"/files/{mine}/?format=zip", f"/files/{mine}/?format=json"]
     number = 0
@@ -312,7 +312,7 @@ async def listings(caller):
 
 
 async def answers(caller):
-    """Answers to calls that nobody reads, and calls that nobody waits for."""
+    """Answers that the client does not read, and calls that it abandons."""
     session, mine = await with_files(caller)
     code = "open('0.txt', 'w').write('x' * 900_000)\nprint('x' * 90_000)"
     await caller.call(session, "run_python", session_id=mine, code=code)
@@ -340,7 +340,7 @@ async def answers(caller):
 
 
 async def initializes(caller):
-    """MCP sessions of clients that say much of themselves, and never close them."""
+    """MCP sessions that begin with long descriptions of the client and are never closed."""
     number = 0
 
     async def attempt():
@@ -352,7 +352,7 @@ async def initializes(caller):
 
 
 async def trickled_sockets(caller):
-    """Two thousand connections on which a head comes by the byte, and no token."""
+    """Two thousand connections without a token, on which a head is sent byte by byte."""
 
     async def attempt():
         reader, writer = await caller.connect()
@@ -434,9 +434,9 @@ async def drill(server, attack, seconds):
         flush=True,
     )
     what = " ".join(attack.__doc__.split()).rstrip(".")
-    held = "yes" if not mistakes else "**no**"
+    withstood = "yes" if not mistakes else "**no**"
     waits_ms = (f"{median * 1000:.0f} ms", f"{longest * 1000:.0f} ms")
-    return mistakes, [what, str(rounds), *waits_ms, *(f"{mb:.0f} MB" for mb in (idle, peak, left)), held]
+    return mistakes, [what, str(rounds), *waits_ms, *(f"{mb:.0f} MB" for mb in (idle, peak, left)), withstood]
 
 
 def write(rows, idle, seconds):
@@ -447,7 +447,7 @@ def write(rows, idle, seconds):
 
     head = [
         "attack", "the other caller's rounds", "its requests, median", "longest", "memory before", "at most", "after",
-        "held",
+        "withstood",
     ]  # fmt: skip
     lines = (head, ["---"] + ["---:"] * (len(head) - 1), *rows)
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)

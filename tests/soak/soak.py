@@ -178,7 +178,7 @@ def write(title, calls, seconds, wrong, samples, nothing_left):
 
     memory = [f"{kb / 1000:.0f} MB" for kb in (samples[0][0], max(sample[0] for sample in samples), samples[-1][0])]
     head = [
-        title, "calls", "minutes", "wrong", "memory at first", "at most", "at last", "last third less first",
+        title, "calls", "minutes", "wrong", "memory at first", "at most", "at last", "growth, first to last third",
         "descriptors at first, at last", "containers left",
     ]  # fmt: skip
     row = [

@@ -21,6 +21,32 @@
 //!
 //! If its server asked for it, a sandbox outlives its stream for a while, and continues with another ([`resume`]).
 //!
+//! # How to add a verb
+//!
+//! Here:
+//!
+//! 1. `frame.rs`: a number in `kinds!`. Raise [`PROTOCOL_VERSION`](frame::PROTOCOL_VERSION): an agent ends if it does
+//!    not know a verb, and its session with it. With a new version an older image is refused instead, and the error
+//!    names the command that builds it again.
+//! 2. `message/`: a request and its reply with units and limits, and a line in `requests!`, which ties them.
+//! 3. Tests: golden frames of both in `tests/wire.rs`; two lines `steady::<…>` in `fuzz/src/lib.rs`, and a file in
+//!    `fuzz/corpus/stream/`.
+//!
+//! The agent: an arm in `answer` of `crates/agent/src/serve.rs`. Code that touches only files belongs in
+//! `crates/sandbox-files`, so that an agent without processes has it, too; that agent's arm is in
+//! `crates/embedded/src/agent/mod.rs`.
+//!
+//! The server: a typed call in `src/link`, which checks the reply; a file in `src/session/operations/` with a type that
+//! implements `Operation`, exported there and in `src/sessions/mod.rs`. `list.rs` is a short example, `open.rs` one
+//! with a path. The type contains the call, the meaning of its failures for a caller, and its effect on the session
+//! (`Done::unchanged`, or an `Effect` if a file was added). A tool requests it with
+//! `call.services.sessions.perform(&id, operation)`.
+//!
+//! The tests' agents: an arm in `honestly` and a call in `use_all_of` (`tests/adversarial/double.rs`), and lies about
+//! the verb in `lying_agent.rs`.
+//!
+//! # Trust
+//!
 //! The server never trusts the agent's frames: user code and the agent share a trust domain, so every length is checked
 //! before anything is allocated.
 

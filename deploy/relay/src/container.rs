@@ -1,4 +1,10 @@
 //! A container from its creation to its removal.
+//!
+//! ```text
+//! created --attach--> carrying bytes --either side ends--> removed
+//!    |                                   '-- with a hold: --> waits --another stream--> carrying bytes
+//!    '-- not attached for 30 s: removed                         '-- not in time: the agent ends it
+//! ```
 
 use std::{sync::Arc, time::Duration};
 
@@ -128,7 +134,7 @@ impl Shared {
         let carried = async {
             match client.await {
                 Ok(client) => carry(client, engine).await,
-                Err(error) => tracing::debug!(%error, "the server left before it was attached"),
+                Err(error) => tracing::debug!(%error, "the server disconnected before the attach"),
             }
         };
         self.stop.run_until_cancelled(carried).await;
@@ -212,13 +218,13 @@ impl Shared {
                 let status = response.status();
                 let gone = matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT);
                 if !(status.is_success() || gone) {
-                    tracing::warn!(container = %id, %status, "a container was not removed");
+                    tracing::warn!(container = %id, %status, "failed to remove a container");
                 }
             }
             Ok(Err(error)) => {
-                tracing::warn!(container = %id, %error, "a container was not removed");
+                tracing::warn!(container = %id, %error, "failed to remove a container");
             }
-            Err(_) => tracing::warn!(container = %id, "a container's removal was not confirmed"),
+            Err(_) => tracing::warn!(container = %id, "the engine did not confirm a removal"),
         }
         self.held.gone(&id);
     }

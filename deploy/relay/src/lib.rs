@@ -129,7 +129,7 @@ impl Relay {
                     shared.tasks.spawn(async move { stop.run_until_cancelled(serving).await });
                 }
                 Event::Accepted(Err(error)) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "failed to accept a connection");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
                 Event::Stop => break,

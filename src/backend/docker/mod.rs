@@ -157,7 +157,7 @@ impl Docker {
             Err(error) => {
                 let error = self.explain(error);
                 if let Err(error) = self.remove(id.clone()).await {
-                    tracing::warn!(%error, "a container that did not start was not removed");
+                    tracing::warn!(%error, "failed to remove a container that did not start");
                 }
                 return Err(error);
             }

@@ -228,7 +228,7 @@ async fn canary(kubernetes: &Kubernetes, cluster: &Cluster, limits: &Limits) -> 
             }
         };
     if let Err(error) = kubernetes.remove(id.clone()).await {
-        tracing::warn!(sandbox = id, %error, "the canary was not removed");
+        tracing::warn!(sandbox = id, %error, "failed to remove the canary pod");
     }
     checks
 }

@@ -74,7 +74,7 @@ impl Inner {
                 run.watched.saw(&pod);
             }
             // The session continues all the same. The end of the stream shows the end of the pod.
-            Err(error) => tracing::warn!(sandbox = name, %error, "pod not claimed"),
+            Err(error) => tracing::warn!(sandbox = name, %error, "failed to claim a pod"),
         }
     }
 
@@ -88,7 +88,7 @@ impl Inner {
                 Ok(_) => return,
                 // A server that takes the pod over then reads its caller from the note in its agent.
                 Err(error) if attempt == ATTEMPTS => {
-                    tracing::warn!(sandbox = name, %error, "pod has no label of its caller");
+                    tracing::warn!(sandbox = name, %error, "failed to label a pod with its caller");
                 }
                 Err(_) => sleep(Duration::from_millis(500) * attempt).await,
             }
@@ -133,7 +133,7 @@ impl Inner {
                     return;
                 }
                 Err(error) if attempt == ATTEMPTS => {
-                    tracing::warn!(sandbox = name, %error, "sandbox not removed; a sweep will");
+                    tracing::warn!(sandbox = name, %error, "failed to remove a sandbox; the next sweep removes it");
                 }
                 Err(_) => sleep(Duration::from_millis(500) * attempt).await,
             }

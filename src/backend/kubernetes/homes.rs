@@ -1,6 +1,12 @@
 //! The homes of callers, as Leases: one for each caller that has a home, with the server's name as its holder and the
 //! server's address as an annotation.
 //!
+//! ```text
+//! no Lease --take--> held --leave with sessions, or the holder is dead--> without a holder --take--> held
+//!    ^                 |                                                       |
+//!    '-----------------'-- leave without sessions          no pods for 60 s ---'--> no Lease
+//! ```
+//!
 //! Creating a Lease that exists fails, and so does changing a Lease that another server has changed since it was read.
 //! So two servers cannot both take a caller. All servers watch these Leases, so that they rarely have to request one.
 
@@ -130,7 +136,7 @@ impl LeasedHomes {
             }
         }
         for (caller, claim) in dead {
-            tracing::info!(server = claim.server, "a caller of a dead server has no home");
+            tracing::info!(server = claim.server, "released the caller of a dead server");
             self.hand_back(cluster, &caller, &claim).await;
         }
         for (caller, version) in left {
@@ -151,7 +157,7 @@ impl LeasedHomes {
         let (patch, plain) = (ApiPatch::Merge(patch), PatchParams::default());
         match ask("patch a lease", cluster.leases.patch(&name(caller), &plain, &patch)).await {
             Ok(lease) => self.known.note(&lease, None),
-            Err(error) => tracing::debug!(%error, "a caller's home was not given up"),
+            Err(error) => tracing::debug!(%error, "failed to release a caller"),
         }
     }
 

@@ -31,12 +31,12 @@ impl Inner {
                 lease::reference(&lease).map(|reference| Held { renewed: asked, reference })
             }
             Ok(Err(error)) if is_not_there(&error) => {
-                tracing::warn!("the server's Lease was deleted; what was to end with it does");
+                tracing::warn!("the server's Lease was deleted; Kubernetes now deletes its pods");
                 let key = self.settings.key.as_deref();
                 cluster.hold(&run.name, run.runs_in.as_ref(), key).await.ok()
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the server's Lease was not renewed");
+                tracing::warn!(%error, "failed to renew the server's Lease");
                 None
             }
             Err(_) => {
@@ -54,7 +54,7 @@ impl Inner {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let judged = match self.judge(cluster).await {
             Ok(judged) => judged,
-            Err(error) => return tracing::debug!(%error, "the Leases of servers cannot be listed"),
+            Err(error) => return tracing::debug!(%error, "failed to list the Leases of servers"),
         };
         if let Some(homes) = &self.homes {
             self.warn_of_others(&judged);
@@ -75,7 +75,10 @@ impl Inner {
             let unchanged = Preconditions { resource_version: dead.version.clone(), uid: None };
             let delete = DeleteParams::background().preconditions(unchanged);
             if removed && cluster.leases.delete(&dead.name, &delete).await.is_ok() {
-                tracing::info!(server = dead.name, "what a dead server left is removed");
+                tracing::info!(
+                    server = dead.name,
+                    "removed the pods and the Lease of a dead server"
+                );
             }
         }
     }

@@ -440,7 +440,7 @@ impl Backend for Kubernetes {
             let delete = DeleteParams::background();
             let deleted = cluster.leases.delete(&run.name, &delete);
             if let Err(error) = ask("delete a lease", deleted).await {
-                tracing::debug!(%error, "the server's Lease was not deleted");
+                tracing::debug!(%error, "failed to delete the server's Lease");
             }
         })
     }

@@ -76,7 +76,7 @@ impl Inner {
                 let gone = async move {
                     let seen = follower.over().await;
                     let why = seen.why.map(|why| why.to_string());
-                    tracing::debug!(sandbox = follower.pod(), why, "sandbox gone");
+                    tracing::debug!(sandbox = follower.pod(), why, "sandbox ended");
                 };
                 // The task follows the pod for as long as `gone` exists, even if nothing polls it.
                 let gone = AbortOnDropHandle::new(tokio::spawn(gone)).map(drop);

@@ -163,7 +163,7 @@ fn output(
                 }
                 ERROR if !rest.is_empty() => {
                     let why = failure(rest)?;
-                    tracing::debug!(%why, "the process of a stream has failed");
+                    tracing::debug!(%why, "the process of a stream failed");
                     return Some((Err(why), (stream, lines)));
                 }
                 CLOSE if rest == [STDOUT] => return None,

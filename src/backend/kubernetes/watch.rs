@@ -257,7 +257,7 @@ pub(super) async fn keep<K: Watchable>(
             Err(_) => Some("no answer in time".into()),
         };
         if let Some(why) = failed {
-            tracing::debug!(why, selector, "the cluster cannot be watched");
+            tracing::debug!(why, selector, "failed to watch the cluster");
             sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
         }

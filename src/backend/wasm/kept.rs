@@ -147,7 +147,7 @@ impl SavesSandboxes for KeptFolder {
 
     fn note(&self, key: &SessionKey, text: &str) {
         if let Err(error) = self.write_note(key, text) {
-            tracing::warn!(%error, "SANDBOX_STATE_DIR cannot be written to");
+            tracing::warn!(%error, "failed to write to SANDBOX_STATE_DIR");
         }
     }
 

@@ -1,5 +1,5 @@
 //! The code of runs as parts of one plain script, which compiles and repeats the runs except for code that
-//! needs a notebook. [`lines`] finds the lines that are Python.
+//! needs a notebook. [`mod@lines`] finds the lines that are Python.
 
 mod lines;
 

@@ -1,6 +1,6 @@
 //! Files into a sandbox, streamed.
 //!
-//! - [`put`]: a file as the body; [`form`]: the files of a form; [`pages`]: the page with that form.
+//! - [`mod@put`]: a file as the body; [`form`]: the files of a form; [`pages`]: the page with that form.
 //! - [`target`]: the file that a request may write; [`drain`]: reads what is still sent after a refusal.
 
 mod drain;

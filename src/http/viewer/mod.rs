@@ -1,4 +1,4 @@
-//! The page for people ([`page`]) and its data ([`api`]). [`waiters`] limits how many requests wait for changes.
+//! The page for people ([`mod@page`]) and its data ([`api`]). [`waiters`] limits how many requests wait for changes.
 
 mod api;
 mod page;

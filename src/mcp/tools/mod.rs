@@ -1,9 +1,88 @@
 //! The built-in tools: one file each, and one list from which dispatch, listing, toolsets and the labels of metrics are
 //! made.
 //!
-//! A tool that needs nothing new of a session is one file here, with its `mod` line and its line in
-//! [`TOOLS`]; a file without them fails the tests, and a tool without its line does not compile without
-//! a warning.
+//! # How to add a tool
+//!
+//! A tool that needs nothing new from the sandbox is a file here and two lines in this one; for others, see "How to add
+//! a verb" in `crates/protocol`. This is the whole file `count_files.rs` of a tool that counts the files of a session:
+//!
+//! ```ignore
+//! //! `count_files`.
+//!
+//! use rmcp::model::CallToolResponse;
+//! use serde_json::json;
+//!
+//! use super::schema::{object, required_session, session_of_result};
+//! use crate::{
+//!     config::Toolset,
+//!     error::Result,
+//!     mcp::{
+//!         call::{Call, Log, OfSession, existing, success},
+//!         tool::{Description, Facts, Hints, Tool},
+//!     },
+//!     sessions::List,
+//! };
+//!
+//! pub(super) struct CountFiles;
+//!
+//! impl Tool for CountFiles {
+//!     const NAME: &'static str = "count_files";
+//!     const TOOLSET: Toolset = Toolset::Run;
+//!     type Arguments = OfSession;
+//!
+//!     fn describe(_: &Facts) -> Description {
+//!         Description {
+//!             title: "Count files",
+//!             text: "Counts the files of a session. list_artifacts lists them.".into(),
+//!             input: object(json!({ "session_id": required_session() }), &["session_id"]),
+//!             output: object(
+//!                 json!({
+//!                     "session_id": session_of_result(),
+//!                     "files": { "type": "integer", "minimum": 0 },
+//!                     "more": { "type": "boolean", "description": "There are more than these." },
+//!                 }),
+//!                 &["session_id", "files", "more"],
+//!             ),
+//!             hints: Hints::ReadOnly,
+//!         }
+//!     }
+//!
+//!     async fn call(call: &Call, arguments: OfSession, log: &mut Log) -> Result<CallToolResponse> {
+//!         let id = existing(&arguments.session_id, log)?;
+//!         // If there are very many files, only the first are listed.
+//!         let listing = call.services.sessions.perform(&id, List).await?;
+//!         let files = listing.artifacts.len();
+//!         Ok(success(json!({ "session_id": id.as_str(), "files": files, "more": listing.more }))
+//!             .into())
+//!     }
+//! }
+//! ```
+//!
+//! 1. Here, in alphabetical order: the line `mod count_files;`, and `&count_files::CountFiles` in [`TOOLS`]. Without
+//!    them `cargo test --lib every_file_of_a_tool` fails.
+//! 2. A test: a function in a file of `tests/promises/`, such as `artifacts.rs`, and its name in that file's `on_all!`,
+//!    which makes a test on each engine. Without Docker, run `cargo build --workspace --all-features`, then `cargo
+//!    nextest run -p llm-sandbox-tests -E 'test(NAME) and test(::local::)'`. To try the tool by hand, start
+//!    `SANDBOX_ENGINE=local llm-sandbox` and write JSON-RPC to its standard input, one message per line: `initialize`,
+//!    `notifications/initialized`, `tools/call`.
+//! 3. A row in README's table, a line in the changelog, and the name in the lists of tools that clients must see:
+//!    `tests/clients/job.mjs`, `tests/clients/python_sdk.py`, `tests/n8n/agent.mjs`.
+//! 4. Generated texts: `UPDATE_DOCS=1 cargo test --all-features --test reference` writes `docs/tools.md`, and
+//!    `INSTA_UPDATE=always cargo test --package llm-sandbox-tests --test promises described_exactly` the snapshots of
+//!    the schemas. Read them, because models will read them.
+//!
+//! Rules:
+//!
+//! - **Arguments** of its own are a struct with `#[derive(Deserialize)]` and `#[serde(deny_unknown_fields)]`, whose
+//!   fields are those of the input schema; `read_output.rs` is an example. `ALIASES` lists other names that models use.
+//! - **Checks**: [`arguments`](super::arguments) first checks each call against that schema, so unknown and missing
+//!   names, types, bounds and choices need no code in the tool. Clients see the schema without its bounds.
+//!   `tests/adversarial/hostile_arguments.rs` makes bad values from the schemas: state the effect of a bad value of a
+//!   new argument in its functions `expected` and `good_arguments`.
+//! - **Errors** are those of `src/error.rs`. A new kind needs a code there, a sentence that says what to do, and a row
+//!   in `docs/tools.md`.
+//! - **Schemas** stay plain: several clients understand neither `$ref` nor `oneOf`, nor a bare `true`.
+//! - **The description** says what the tool does, when to use it, and what to do when it fails.
 
 mod cancel_execution;
 mod close_session;

@@ -117,7 +117,7 @@ pub(super) fn answer(
         tracing::warn!(
             end = ?reply.end,
             stderr = printable(&String::from_utf8_lossy(&reply.stderr.tail)),
-            "a fetcher has failed"
+            "package fetcher failed"
         );
         return Err(match reply.end {
             End::TimedOut => broken(&"it took too long"),
