@@ -43,10 +43,10 @@ PATH = {
         src/session/run.rs src/link/runs.rs src/link/mod.rs src/link/wire.rs src/link/carry.rs
         src/backend/docker/mod.rs""",
     "the sandbox": """
-        crates/agent/src/hold/inbox.rs crates/sandbox-files/src/replies.rs crates/agent/src/serve.rs
-        crates/agent/src/run.rs crates/agent/src/runner.rs crates/agent/src/runtimes/mod.rs
-        crates/agent/src/runtimes/python/mod.rs crates/agent/src/runtimes/cold.rs
-        crates/agent/src/runtimes/python/prefork.rs crates/agent/src/runtimes/python/zygote.rs
+        crates/agent/src/hold/stream.rs crates/agent-core/src/dispatch.rs crates/agent-core/src/runner.rs
+        crates/agent/src/runner.rs crates/agent/src/runtimes/mod.rs crates/agent/src/runtimes/python/mod.rs
+        crates/agent/src/runtimes/cold.rs crates/agent/src/runtimes/python/prefork/mod.rs
+        crates/agent/src/runtimes/python/zygote.rs
         sandbox-image/runtimes/python/zygote.py sandbox-image/runtimes/python/facts.py""",
 }
 RELATIVES = ("What", "Of", "Where", "That of", "Those of", "One that", "Whoever", "Nobody")
