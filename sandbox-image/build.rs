@@ -9,7 +9,7 @@ use std::{
 
 fn main() {
     println!("cargo::rerun-if-changed=Cargo.lock");
-    for package in ["protocol", "sandbox-files", "agent"] {
+    for package in ["protocol", "sandbox-files", "agent-core", "agent"] {
         for path in ["src", "Cargo.toml"] {
             println!("cargo::rerun-if-changed=crates/{package}/{path}");
         }

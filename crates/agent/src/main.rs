@@ -1,8 +1,8 @@
-//! The agent: PID 1 of a sandbox.
+//! The agent: PID 1 of a sandbox. It runs programs as processes, and moves bytes over its standard input and output.
 //!
-//! It runs programs and moves bytes over its standard input and output, and knows nothing else: no sessions, no URLs,
-//! no MIME types. It enforces the caps and the deadlines and ends all processes that a run leaves behind, so that these
-//! hold even if the server is slow, frozen or dead.
+//! It enforces the caps and the deadlines and ends all processes that a run leaves behind, so that these hold even if
+//! the server is slow, frozen or dead. It does not know sessions, callers, URLs or MIME types, and does not decide which
+//! request may be answered when: `agent-core` does, and calls [`serve`] and [`runner`].
 //!
 //! ```text
 //! main thread    frames in -> answers requests for files, lists, pings and peeks itself
@@ -10,6 +10,10 @@
 //!   |            stream comes within the time that the server has set ([`hold`])
 //!   `- runner    one run after another: start, capture, deadline, sweep, reply; in between it
 //!                keeps the runtimes ready
+//!
+//! states         waiting for the hello --> connected <--> lost ([`hold`])
+//!                                              |            |
+//!                                              '--- end <---'  all processes are killed
 //! ```
 //!
 //! User code runs under the same uid. The agent is therefore not dumpable, which keeps its memory,
@@ -20,7 +24,6 @@ mod hold;
 mod memory;
 mod places;
 mod processes;
-mod run;
 mod runner;
 mod runtimes;
 mod serve;
@@ -39,7 +42,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("agent: {error}");
             // If the agent is PID 1, the kernel kills all other processes; otherwise the agent must do it.
-            let _ = processes::kill_all();
+            processes::kill_all();
             ExitCode::FAILURE
         }
     }
@@ -102,6 +105,6 @@ impl Arguments {
 /// Ends the agent and all processes that it has started.
 fn end() -> ! {
     // If the agent is PID 1, the kernel kills all other processes; otherwise the agent must do it.
-    let _ = processes::kill_all();
+    processes::kill_all();
     std::process::exit(0)
 }

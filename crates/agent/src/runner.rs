@@ -1,94 +1,119 @@
-//! The thread that runs programs, one after another, and keeps spares ready in between.
+//! The thread that runs programs and cells, one after another, and keeps spares ready in between.
+//!
+//! ```text
+//! order: a run -> snapshot -> start -> capture until it ends, or the deadline, or a kill
+//!                          -> end everything else it started -> rest of the output -> snapshot -> reply
+//! ```
+//!
+//! Output is read only as fast as it comes and held in memory only up to the cap, so that the program never waits for
+//! the agent and never costs more memory than the cap. The rest is [kept](sandbox_files::kept) if there is room.
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
     sync::{
         Arc,
         mpsc::{self, TryRecvError},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use agent_core::{Ended, Job, Order, Orders, Replies, Runner, Seen, Settings, Switch};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        resource::{Usage, UsageWho, getrusage},
+        signal::Signal,
+        stat::{Mode, fchmod, fstat},
+        time::TimeValLike,
+    },
+    unistd::Pid,
 };
-use protocol::message::{Empty, Export, Failure, Import, Inspect, Reset, WarmDone};
-use sandbox_files::{beneath, replies::Replies, tree};
-use serde::Serialize;
+use protocol::{
+    limits::MAX_RESULT,
+    message::{
+        CellDone, Contents, End, Export, ExportDone, Facts, Failure, HibernateDone, Import,
+        ImportDone, InspectDone, Position, Reset, ResetDone, RuntimeName, Start, Stream, WarmDone,
+    },
+};
+use sandbox_files::tree::{self, Snapshot};
 
 use crate::{
+    confine::{self, Counted},
     hold::guest::Guest,
+    memory,
     places::Places,
-    processes::{Children, Unkillable},
-    run::Job,
-    runtimes::{Outlook, RunError, Runtimes, Settings},
+    processes::{Children, Exit},
+    runtimes::{
+        Outlook, Runtime, Runtimes,
+        channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
+        program::{Feed, Pipe, Program, Source, Stdin},
+    },
     transfer::Transfer,
 };
 
-/// Requests to the runner, which are carried out one after another.
-pub(crate) enum Order {
-    /// Prepare for programs and cells.
-    Configure(Settings),
-    /// Run this and reply to its call.
-    Run(Box<Job>),
-    /// Reply when a spare is ready, or none will be.
-    Warm(u32),
-    /// End what only makes programs start faster, then reply.
-    Hibernate(u32),
-    /// Prepare for a run that comes soon.
-    Prewarm,
-    /// List what a workspace holds, and reply to this call.
-    Inspect(u32, Inspect),
-    /// Undo cells or reset the workspace, and reply to this call.
-    Reset(u32, Reset),
-    /// Save variables, or return a piece of what was saved, and reply to this call.
-    Export(u32, Export),
-    /// Take this piece of saved variables, restore them after the last one, and reply to this call.
-    Import(u32, Import, Vec<u8>),
-}
+/// Time limit for a cell to end after it was interrupted.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Sends orders to the thread.
-pub(crate) struct Runner {
-    orders: mpsc::Sender<Order>,
-    bell: Arc<EventFd>,
-}
+/// Ends a run from another thread.
+#[derive(Clone)]
+pub(crate) struct KillSwitch(Arc<EventFd>);
 
-impl Runner {
-    pub(crate) fn start(places: &Places, replies: Replies, guest: Guest) -> io::Result<Self> {
-        let (sender, orders) = mpsc::channel();
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let bell = Arc::new(bell);
-        let worker = Worker {
-            orders,
-            bell: bell.clone(),
-            replies,
-            children: Children::new(guest)?,
-            runtimes: Runtimes::new(places),
-            places: places.clone(),
-            waiting: vec![],
-            transfer: Transfer::default(),
-        };
-        thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
-        Ok(Self { orders: sender, bell })
+impl Switch for KillSwitch {
+    fn new() -> Result<Self, Failure> {
+        let event = event().map_err(|error| Failure::io("an event", &error.into()))?;
+        Ok(Self(Arc::new(event)))
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        self.orders.send(order).expect("the runner ends with the process");
-        // Fails only if the counter is full, and then the thread has been woken before.
-        let _ = self.bell.write(1);
+    fn throw(&self) {
+        ring(&self.0);
     }
+}
+
+fn event() -> nix::Result<EventFd> {
+    EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+}
+
+fn ring(event: &EventFd) {
+    // Fails only if the counter is full, and then it has been rung before.
+    let _ = event.write(1);
+}
+
+/// Starts the thread. `data` is the data area.
+pub(crate) fn start(
+    places: &Places,
+    data: OwnedFd,
+    replies: Replies,
+    guest: Guest,
+) -> io::Result<Orders<KillSwitch>> {
+    let (sender, orders) = mpsc::channel();
+    let bell = Arc::new(event()?);
+    let worker = Worker {
+        orders,
+        bell: bell.clone(),
+        replies,
+        children: Children::new(guest)?,
+        runtimes: Runtimes::new(places),
+        places: places.clone(),
+        data,
+        waiting: vec![],
+        transfer: Transfer::default(),
+    };
+    thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
+    Ok(Orders::new(sender, move || ring(&bell)))
 }
 
 struct Worker {
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<Order<KillSwitch>>,
     bell: Arc<EventFd>,
     replies: Replies,
     children: Children,
     runtimes: Runtimes,
     places: Places,
+    data: OwnedFd,
     /// Calls that wait until the runtimes are warm.
     waiting: Vec<u32>,
     transfer: Transfer,
@@ -99,18 +124,24 @@ impl Worker {
         loop {
             self.children.reap(None);
             self.runtimes.attend(&mut self.children);
-            if let Some(Outlook { ready, problems }) = self.runtimes.outlook() {
-                for call in self.waiting.drain(..) {
-                    let done = WarmDone { ready, problems: problems.clone(), went_on: None };
-                    reply(&self.replies, call, &done);
-                }
-            }
-            match self.orders.try_recv() {
-                Ok(order) => self.carry_out(order),
-                Err(TryRecvError::Empty) => self.wait(),
+            let told = self.tell_outlook();
+            let done = match self.orders.try_recv() {
+                Ok(order) => told.and_then(|()| self.carry_out(order)),
+                Err(TryRecvError::Empty) => told.map(|()| self.wait()),
                 Err(TryRecvError::Disconnected) => return,
+            };
+            if done.is_err() {
+                // No server can get the reply.
+                crate::end();
             }
         }
+    }
+
+    /// Replies to the calls that wait until the runtimes are warm, once it is known whether they will be.
+    fn tell_outlook(&mut self) -> io::Result<()> {
+        let Some(Outlook { ready, problems }) = self.runtimes.outlook() else { return Ok(()) };
+        let done = WarmDone { ready, problems, went_on: None };
+        self.waiting.drain(..).try_for_each(|call| self.replies.reply(call, &done, &[]))
     }
 
     fn wait(&self) {
@@ -126,80 +157,6 @@ impl Worker {
         let _ = self.bell.read();
     }
 
-    fn carry_out(&mut self, order: Order) {
-        let Self { runtimes, children, transfer, .. } = self;
-        match order {
-            Order::Configure(settings) => runtimes.configure(&settings, children),
-            Order::Prewarm => runtimes.prewarm(children),
-            Order::Warm(call) => {
-                runtimes.prewarm(children);
-                self.waiting.push(call);
-            }
-            Order::Hibernate(call) => {
-                runtimes.hibernate(children);
-                children.sweep().unwrap_or_else(|unkillable| give_up(&unkillable));
-                reply(&self.replies, call, &Empty {});
-            }
-            Order::Run(job) => {
-                let over = job.run(&self.replies, runtimes, children);
-                let over = over.unwrap_or_else(|unkillable| give_up(&unkillable));
-                if let Some(main) = over.stopped {
-                    self.let_the_reply_go_first();
-                    let dying = self.children.let_die(main);
-                    dying.unwrap_or_else(|unkillable| give_up(&unkillable));
-                }
-                self.runtimes.resume(over.start, &mut self.children);
-                if over.was_cell {
-                    self.let_the_reply_go_first();
-                    self.settle();
-                }
-            }
-            Order::Inspect(call, Inspect { runtime }) => {
-                let done = runtimes.inspect(&runtime, children);
-                let done = done.map(|(done, contents)| {
-                    let json = serde_json::to_vec(&contents);
-                    (done, json.expect("it has no keys but strings"))
-                });
-                self.answer(call, done);
-            }
-            Order::Export(call, export) => {
-                let done = transfer.export(&export, runtimes, children);
-                self.answer(call, done);
-            }
-            Order::Import(call, import, piece) => {
-                let done = transfer.import(&import, &piece, runtimes, children);
-                self.answer(call, done);
-                self.settle();
-            }
-            Order::Reset(call, reset) => {
-                let mut done = runtimes.reset(&reset.runtime, reset.undo, children);
-                if reset.files && done.is_ok() {
-                    let root = beneath::root(&self.places.data);
-                    if let Err(error) = root.and_then(|root| tree::empty(&root)) {
-                        done = Err(Failure::io("the data area", &error.into()).into());
-                    }
-                }
-                self.answer(call, done.map(|done| (done, vec![])));
-                self.settle();
-            }
-        }
-    }
-
-    fn settle(&mut self) {
-        let settled = self.runtimes.settle(&mut self.children);
-        settled.unwrap_or_else(|unkillable| give_up(&unkillable));
-    }
-
-    fn answer<T: Serialize>(&self, call: u32, done: Result<(T, Vec<u8>), RunError>) {
-        let done = done.map_err(|error| match error {
-            RunError::Failed(failure) => failure,
-            RunError::Unkillable(unkillable) => give_up(&unkillable),
-        });
-        if self.replies.answer(call, done).is_err() {
-            crate::end();
-        }
-    }
-
     /// Waits for 2 ms, for the next order, or until a stopped process is continued. The reply passes several processes
     /// on its way to the caller; the work that follows here would occupy the processors for 20 ms.
     fn let_the_reply_go_first(&self) {
@@ -207,17 +164,296 @@ impl Worker {
         let fds = [self.bell.as_fd(), self.children.as_fd()];
         let _ = poll(&mut fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)), moment);
     }
-}
 
-/// Replies without a body. Ends the agent if no server can get the reply.
-fn reply(replies: &Replies, call: u32, head: &impl Serialize) {
-    if replies.reply(call, head, &[]).is_err() {
-        crate::end();
+    /// Runs a program or a cell to its end. All processes that are left of it are stopped by then.
+    fn execute(&mut self, job: &mut Job<KillSwitch>) -> Result<(Ended, Left), Failure> {
+        let Self { runtimes, children, .. } = self;
+        let oom_before = memory::oom_kills();
+        let (is_cell, name) = (job.run.cell, job.run.runtime.clone());
+        let stdin = if job.stdin.is_some() { Stdin::Pipe } else { Stdin::Null };
+        let source = Source { code: &job.code, stdin, input: job.stdin.as_deref() };
+        let program = if is_cell {
+            runtimes.begin(&name, children)?.start_cell(source, children)?
+        } else {
+            runtimes.begin(&name, children)?.start(source, children)?
+        };
+        job.outputs.begin();
+        // Not earlier: only now is the last run reaped, and counted.
+        let cpu_before = cpu();
+        let (begun, main) = (program.begun, program.pid);
+        let mut supervised = self.supervise(job, program);
+        let Self { runtimes, children, .. } = self;
+        let (mut stopped, mut cell, mut result) = (None, None, vec![]);
+        if is_cell {
+            let report = supervised.as_mut().ok().and_then(|it| it.report.take());
+            let report = report.filter(is_within_limits);
+            let done = runtimes.of_mut(&name)?.end_cell(report.as_ref(), children);
+            let report = report.unwrap_or_default();
+            cell = Some(CellDone { result: report.captured, ..done });
+            result = report.result;
+        } else {
+            let is_done = matches!(supervised, Ok(Supervised { stop: Stop::Done(_), .. }));
+            let kernels = runtimes.kernels();
+            stopped = (is_done && children.stop(main, &kernels)).then_some(main);
+            if stopped.is_none() {
+                children.end_run(&kernels);
+            }
+        }
+        let elapsed = begun.elapsed();
+        self.clear_up();
+        let Supervised { stop, start, channel, mut stdout, mut stderr, .. } =
+            supervised.map_err(|error| Failure::io("the program's output", &error))?;
+        stdout.drain(&job.outputs);
+        stderr.drain(&job.outputs);
+
+        let oom_kills = memory::oom_kills().saturating_sub(oom_before);
+        let mut cpu = cpu().saturating_sub(cpu_before);
+        let mut facts = Facts::default();
+        let end = match stop {
+            Stop::Deadline(position) => {
+                facts.position = position;
+                End::TimedOut
+            }
+            Stop::Killed => End::Killed,
+            Stop::TooManyFiles(told) => {
+                job.outputs.push(Stream::Stderr, told.as_bytes());
+                End::Signaled { signal: Signal::SIGXFSZ as i32 }
+            }
+            Stop::Exit(Exit::Code(code)) => End::Exited { code },
+            Stop::Exit(Exit::Signal(signal))
+                if signal == Signal::SIGKILL as i32 && oom_kills > 0 =>
+            {
+                End::OutOfMemory
+            }
+            Stop::Exit(Exit::Signal(signal)) => End::Signaled { signal },
+            Stop::Done(done) => {
+                cpu = Duration::from_micros(done.cpu_us);
+                facts = *done.facts;
+                End::Exited { code: done.code.into() }
+            }
+        };
+        let ended = Ended { end, start, elapsed, cpu, oom_kills, facts, cell, result };
+        Ok((ended, Left { stopped, channel }))
+    }
+
+    /// Captures output until the program ends, or must be ended.
+    fn supervise(&mut self, job: &mut Job<KillSwitch>, program: Program) -> io::Result<Supervised> {
+        let Self { runtimes, children, .. } = self;
+        let Program { pid, mut start, begun, mut channel, mut stack, .. } = program;
+        let mut deadline = begun + Duration::from_millis(job.run.timeout_ms);
+        let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
+        let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
+        let mut feed = Feed::new(program.stdin, job.stdin.take())?;
+        let mut counted = self.places.count();
+        // The reason why it must end, once it has been interrupted.
+        let mut interrupted = None;
+
+        let stop = loop {
+            // Before the wait: the program may have ended before the signalfd could tell.
+            if let Some(exit) = children.reap(Some(pid)) {
+                break Stop::Exit(exit);
+            }
+            match channel.as_ref().map(ProgramChannel::receive) {
+                Some(Received::Message(ProgramMessage::Done(done))) => break Stop::Done(done),
+                Some(Received::Message(ProgramMessage::ReExec)) => {
+                    (channel, stack) = (None, None);
+                    start = Start::Cold;
+                }
+                Some(Received::End) => channel = None,
+                Some(Received::Message(ProgramMessage::Other) | Received::Nothing) | None => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let must_end = if left.is_zero() {
+                let stack = stack.take();
+                Some(Stop::Deadline(stack.and_then(|stack| stack.position(&job.code))))
+            } else if let Some(told) = counted.as_mut().and_then(Counted::look) {
+                Some(Stop::TooManyFiles(told))
+            } else {
+                job.switch.0.read().is_ok().then_some(Stop::Killed)
+            };
+            if let Some(why) = must_end {
+                let is_first = interrupted.is_none();
+                let why = interrupted.take().unwrap_or(why);
+                let mut interrupt =
+                    || runtimes.of_mut(&job.run.runtime).is_ok_and(Runtime::interrupt);
+                if !(is_first && job.run.cell && interrupt()) {
+                    break why;
+                }
+                interrupted = Some(why);
+                deadline = Instant::now() + INTERRUPT_TIMEOUT;
+                continue;
+            }
+            let left = if counted.is_some() { left.min(confine::INTERVAL) } else { left };
+            // Rounded up, so that the loop does not spin in the last millisecond.
+            let wait =
+                PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            let readable = [Some(children.as_fd()), Some(job.switch.0.as_fd())].into_iter();
+            let readable = readable.chain([stdout.as_fd(), stderr.as_fd()]);
+            let readable = readable.chain([channel.as_ref().map(AsFd::as_fd)]).flatten();
+            let readable = readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let writable = feed.as_fd().map(|fd| PollFd::new(fd, PollFlags::POLLOUT));
+            match poll(&mut readable.chain(writable).collect::<Vec<_>>(), wait) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            stdout.read(&job.outputs);
+            stderr.read(&job.outputs);
+            feed.write();
+        };
+        let (stop, report) = match stop {
+            Stop::Done(mut done) => {
+                let report = done.cell.take();
+                (interrupted.unwrap_or(Stop::Done(done)), report)
+            }
+            stop => (interrupted.unwrap_or(stop), None),
+        };
+        Ok(Supervised { stop, report, start, channel, stdout, stderr })
+    }
+
+    /// Undoes changes that would disturb the next run, now that no process can repeat them. A failure to do so shows in
+    /// that run. Shared memory stays if there is a kernel, which may use it.
+    fn clear_up(&self) {
+        // A program may have made the folder inaccessible, also to the agent.
+        let _ = fstat(&self.data).and_then(|stat| {
+            let mode = Mode::from_bits_truncate(stat.st_mode & 0o7777);
+            if mode.contains(Mode::S_IRWXU) {
+                Ok(())
+            } else {
+                fchmod(&self.data, mode | Mode::S_IRWXU)
+            }
+        });
+        if !self.runtimes.is_live() {
+            let _ = self.places.clear_shared();
+        }
     }
 }
 
-/// Ends the sandbox: a process that survives would run beside the next run.
-fn give_up(unkillable: &Unkillable) -> ! {
-    eprintln!("agent: {unkillable}");
-    std::process::exit(70);
+impl Runner for Worker {
+    type Switch = KillSwitch;
+
+    fn replies(&self) -> &Replies {
+        &self.replies
+    }
+
+    fn configure(&mut self, settings: &Settings) {
+        self.runtimes.configure(settings, &mut self.children);
+    }
+
+    fn run(&mut self, mut job: Job<KillSwitch>) -> io::Result<()> {
+        let (before, was_cell) = (self.look(), job.run.cell);
+        let (ended, left) = self.execute(&mut job).map_or_else(
+            |failure| (Err(failure), Left::default()),
+            |(ended, left)| (Ok(ended), left),
+        );
+        let start = ended.as_ref().map_or(Start::Cold, |ended| ended.start);
+        self.reply(job, ended, &before)?;
+        drop(left.channel);
+        if let Some(main) = left.stopped {
+            self.let_the_reply_go_first();
+            self.children.let_die(main);
+        }
+        self.runtimes.resume(start, &mut self.children);
+        if was_cell {
+            self.let_the_reply_go_first();
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn warm(&mut self, call: u32) -> io::Result<()> {
+        self.prewarm();
+        self.waiting.push(call);
+        Ok(())
+    }
+
+    fn hibernate(&mut self, _: bool) -> HibernateDone {
+        self.runtimes.hibernate(&mut self.children);
+        self.children.sweep();
+        // A container's state cannot be saved here.
+        HibernateDone { kept: false }
+    }
+
+    fn prewarm(&mut self) {
+        self.runtimes.prewarm(&mut self.children);
+    }
+
+    fn inspect(&mut self, runtime: &RuntimeName) -> Result<(InspectDone, Contents), Failure> {
+        self.runtimes.of_mut(runtime)?.inspect(&mut self.children)
+    }
+
+    fn reset(&mut self, reset: &Reset) -> Result<ResetDone, Failure> {
+        let done = self.runtimes.of_mut(&reset.runtime)?.reset(reset.undo, &mut self.children)?;
+        if reset.files {
+            tree::empty(&self.data).map_err(|error| Failure::io("the data area", &error.into()))?;
+        }
+        Ok(done)
+    }
+
+    fn export(&mut self, export: &Export) -> Result<(ExportDone, Vec<u8>), Failure> {
+        self.transfer.export(export, &mut self.runtimes, &mut self.children)
+    }
+
+    fn import(&mut self, import: &Import, piece: &[u8]) -> Result<(ImportDone, Vec<u8>), Failure> {
+        self.transfer.import(import, piece, &mut self.runtimes, &mut self.children)
+    }
+
+    fn settle(&mut self) {
+        self.runtimes.settle(&mut self.children);
+    }
+
+    fn look(&self) -> Seen {
+        Seen { data: tree::snapshot(&self.data), scratch: tree::scratch(&self.places.scratch) }
+    }
+
+    fn script(&self, runtime: &RuntimeName) -> (&Path, &'static str) {
+        (&self.places.scratch, self.runtimes.of(runtime).map_or("", Runtime::script_name))
+    }
+
+    fn explain(&self, runtime: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {
+        if let Some(runtime) = self.runtimes.of(runtime) {
+            runtime.explain(stderr, files, ended);
+        }
+    }
+}
+
+/// The rest of a run until its reply has been sent.
+#[derive(Default)]
+struct Left {
+    /// The only process that is left of it, which is stopped, to be [killed](Children::let_die).
+    stopped: Option<Pid>,
+    /// A program that is done waits until this is dropped.
+    channel: Option<ProgramChannel>,
+}
+
+struct Supervised {
+    stop: Stop,
+    /// The kernel's report of the cell, if it says that the cell is done.
+    report: Option<CellReport>,
+    start: Start,
+    channel: Option<ProgramChannel>,
+    stdout: Pipe,
+    stderr: Pipe,
+}
+
+enum Stop {
+    /// The program says that it is done, and its process still exists.
+    Done(Done),
+    Exit(Exit),
+    Deadline(Option<Position>),
+    Killed,
+    /// The program has made more files than allowed; the message says so.
+    TooManyFiles(String),
+}
+
+/// Whether a kernel's report of a cell is consistent and within the limits.
+fn is_within_limits(report: &CellReport) -> bool {
+    report.result.len() <= MAX_RESULT
+        && report.captured.map_or(0, |it| it.head.saturating_add(it.tail)) == report.result.len()
+}
+
+/// Processor time of all reaped children.
+fn cpu() -> Duration {
+    let total = |usage: Usage| usage.user_time() + usage.system_time();
+    let micros = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |it| total(it).num_microseconds());
+    Duration::from_micros(micros.try_into().unwrap_or(0))
 }

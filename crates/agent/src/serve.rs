@@ -1,34 +1,29 @@
-//! The main loop: the server's hello, then frames in, replies out; and the same with the next stream, if the server has
-//! asked for a hold.
+//! The main thread: the server's hello, then requests in, replies out; and the same with the next stream, if the server
+//! has asked for a hold.
 
 use std::{io, path::Path, sync::Arc, thread, time::Duration};
 
+use agent_core::{Dispatcher, Frontend, next_frame};
 use nix::unistd::AccessFlags;
 use protocol::{
     frame::{Frame, Kind},
-    limits::{MAX_NOTE, MAX_UNDO},
     message::{
-        Abandon, Empty, Export, Failure, FailureCode, Get, Hibernate, Import, Inspect, Install,
-        Kill, List, Output, Peek, PeekDone, Ping, Pong, Put, Reset, Run, ServerHello, Warm,
+        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Put, PutDone,
+        ServerHello,
     },
-    resume::Remember,
 };
 use sandbox_files::{
-    files::{Files, install},
+    files::{self, Files},
     kept::OutputStore,
-    outputs::SharedOutputs,
-    replies::{Replies, greet, next_frame, parse},
 };
 
 use crate::{
     end,
-    hold::{Line, Standing, inbox::Inbox},
+    hold::{Line, Standing},
     memory,
     places::Places,
     processes,
-    run::{Job, KillSwitch, RunContext},
-    runner::{Order, Runner},
-    runtimes::Settings,
+    runner::{self, KillSwitch},
 };
 
 /// Answers frames until the stream is lost and no other will come. With `first_within`, the first stream must come
@@ -41,47 +36,46 @@ pub(crate) fn serve(
     let leash = line.leash();
     thread::Builder::new().name("watch".into()).spawn(move || leash.run())?;
 
-    let runner = Runner::start(&places, line.replies(), line.guest())?;
     let files = Files::open(&places.data)?;
+    let data = files.root().try_clone()?;
+    let orders = runner::start(&places, data, line.replies(), line.guest())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
-    let replies = line.replies();
     let standing = Standing { received: 0, last_call: 0, running: None };
-    let mut agent = Agent {
-        files,
-        packages: None,
-        store,
-        places,
-        replies,
-        runner,
-        running: None,
-        line,
-        standing,
-    };
-    let visited = first_within.map(|_| agent.line.wait_for_first());
-    let mut input = agent.input();
+    let replies = line.replies();
+    let agent = Agent { files, packages: None, store: store.clone(), places, line, standing };
+    let mut agent = Dispatcher::new(agent, store, replies, orders);
+    let visited = first_within.map(|_| agent.frontend.line.wait_for_first());
+    let mut input = agent.frontend.input();
     let first = match visited {
         Some(first) => first,
         None => next_frame(&mut input)?.unwrap_or_else(|| end()),
     };
+    agent.frontend.prepare_hold(&first)?;
     agent.greet(&first)?;
     loop {
-        while let Some(frame) = next_frame(&mut input)? {
-            agent.line.leash().heard();
-            agent.answer(frame)?;
-        }
-        agent.resume();
-        input = agent.input();
+        agent.serve(&mut input)?;
+        resume(&mut agent);
+        input = agent.frontend.input();
     }
 }
 
+/// Waits for another stream and continues with it.
+fn resume(agent: &mut Dispatcher<Agent>) {
+    let (Agent { line, standing, files, packages, .. }, running) = agent.split();
+    let resume = line.wait_for_next(|| Standing { running: running(), ..*standing });
+    if resume.received.is_none() {
+        files.abandon_all();
+        packages.iter_mut().for_each(Files::abandon_all);
+    }
+}
+
+/// The agent's part of the main thread.
 struct Agent {
     files: Files,
+    /// The folder of packages, once it was used: most sandboxes never have a package.
     packages: Option<Files>,
     store: Arc<OutputStore>,
     places: Places,
-    replies: Replies,
-    runner: Runner,
-    running: Option<Running>,
     line: Line,
     standing: Standing,
 }
@@ -93,188 +87,70 @@ fn packages(folder: &Path) -> Result<Files, Failure> {
     Files::open(folder).map_err(|_| has_none())
 }
 
-/// The main thread's handles of the run that was started last.
-struct Running {
-    call: u32,
-    switch: KillSwitch,
-    outputs: SharedOutputs,
-}
-
 impl Agent {
-    fn input(&self) -> io::BufReader<Inbox> {
+    fn input(&self) -> impl io::Read + use<> {
         io::BufReader::with_capacity(64 << 10, self.line.inbox())
     }
 
-    fn greet(&mut self, first: &Frame) -> Result<(), Box<dyn std::error::Error>> {
-        // Before the reply: the hold is in force when the server hears from the agent.
-        if let Ok(hello) = serde_json::from_slice::<ServerHello>(&first.head) {
-            self.line.configure(hello.hold)?;
+    /// Applies the hold that the hello asks for, before the reply to it: the hold is in force when the server hears
+    /// from the agent.
+    fn prepare_hold(&mut self, first: &Frame) -> io::Result<()> {
+        match serde_json::from_slice::<ServerHello>(&first.head) {
+            Ok(hello) => self.line.configure(hello.hold),
+            // Refused with the reply.
+            Err(_) => Ok(()),
         }
-        let hello = greet(first, &self.replies)?;
-        let ServerHello { silence_limit_ms, preload, undo, timezone, .. } = hello;
+    }
+}
+
+impl Frontend for Agent {
+    type Switch = KillSwitch;
+
+    fn configure(&mut self, hello: ServerHello) {
         let leash = self.line.leash();
         leash.heard();
-        leash.set_silence(silence_limit_ms);
-        let undo = undo.map(|undo| undo.min(MAX_UNDO));
-        timezone.into_iter().for_each(processes::set_timezone);
-        self.runner.order(Order::Configure(Settings { preload, undo }));
+        leash.set_silence(hello.silence_limit_ms);
+        hello.timezone.into_iter().for_each(processes::set_timezone);
+    }
+
+    fn receive(&mut self, call: u32, _: Kind) -> Result<(), Failure> {
+        self.line.leash().heard();
+        self.standing.received += 1;
+        self.standing.last_call = self.standing.last_call.max(call);
         Ok(())
     }
 
-    /// Waits for another stream and continues with it.
-    fn resume(&mut self) {
-        let (running, standing) = (&self.running, self.standing);
-        let resume = self.line.wait_for_next(|| {
-            let running = running.as_ref().filter(|running| !running.switch.is_over());
-            Standing { running: running.map(|running| running.call), ..standing }
-        });
-        if resume.received.is_none() {
-            self.files.abandon_all();
-            self.packages.iter_mut().for_each(Files::abandon_all);
-        }
+    fn memory_in_use(&self) -> Option<u64> {
+        memory::in_use()
     }
 
-    fn answer(&mut self, frame: Frame) -> io::Result<()> {
-        let Frame { call, kind, ref head, body } = frame;
-        self.standing.received += 1;
-        self.standing.last_call = self.standing.last_call.max(call);
-        match kind {
-            Kind::Run => {
-                let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
-                started.or_else(|failure| self.replies.fail(call, failure))
-            }
-            Kind::Kill => {
-                let done = parse::<Kill>(head).map(|kill| {
-                    if let Some(running) = self.running(kill.run) {
-                        running.switch.throw();
-                    }
-                    (Empty {}, vec![])
-                });
-                self.replies.answer(call, done)
-            }
-            Kind::Put => {
-                let done = parse::<Put>(head).and_then(|put| {
-                    if put.offset == 0 {
-                        self.runner.order(Order::Prewarm);
-                    }
-                    // The user's files take precedence over kept outputs.
-                    self.files.put(&put, &body, || self.store.clear())
-                });
-                self.replies.answer(call, done.map(|done| (done, vec![])))
-            }
-            Kind::Install => {
-                let done = parse::<Install>(head).and_then(|all| self.install(&all, &body));
-                self.replies.answer(call, done.map(|()| (Empty {}, vec![])))
-            }
-            Kind::Abandon => {
-                let done = parse::<Abandon>(head).map(|abandon| {
-                    self.files.abandon(&abandon);
-                    (Empty {}, vec![])
-                });
-                self.replies.answer(call, done)
-            }
-            Kind::Output => {
-                let done = parse::<Output>(head).and_then(|output| self.store.read(&output));
-                self.replies.answer(call, done)
-            }
-            Kind::Peek => {
-                self.replies.answer(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
-            }
-            Kind::Get => {
-                self.replies.answer(call, parse::<Get>(head).and_then(|get| self.files.get(&get)))
-            }
-            Kind::List => {
-                let done = parse::<List>(head).map(|list| self.files.list(list));
-                self.replies.answer(call, done)
-            }
-            Kind::Ping => {
-                let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: memory::in_use() });
-                self.replies.answer(call, pong.map(|pong| (pong, vec![])))
-            }
-            Kind::Warm => self.order(call, parse::<Warm>(head).map(|_| Order::Warm(call))),
-            Kind::Hibernate => {
-                self.order(call, parse::<Hibernate>(head).map(|_| Order::Hibernate(call)))
-            }
-            Kind::Inspect => {
-                let inspect = self.when_idle().and_then(|()| parse::<Inspect>(head));
-                self.order(call, inspect.map(|inspect| Order::Inspect(call, inspect)))
-            }
-            Kind::Reset => {
-                let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
-                self.order(call, reset.map(|reset| Order::Reset(call, reset)))
-            }
-            Kind::Export => {
-                let export = self.when_idle().and_then(|()| parse::<Export>(head));
-                self.order(call, export.map(|export| Order::Export(call, export)))
-            }
-            Kind::Import => {
-                let import = self.when_idle().and_then(|()| parse::<Import>(head));
-                self.order(call, import.map(|import| Order::Import(call, import, body)))
-            }
-            Kind::Remember => {
-                let remembered = parse::<Remember>(head).and_then(|_| {
-                    if body.len() > MAX_NOTE {
-                        return Err(Failure::bad_request("the note is too long"));
-                    }
-                    self.line.remember(body);
-                    Ok((Empty {}, vec![]))
-                });
-                self.replies.answer(call, remembered)
-            }
-            Kind::Call
-            | Kind::Forget
-            | Kind::Hello
-            | Kind::Resume
-            | Kind::Reply
-            | Kind::Failure => self.replies.fail(call, Failure::bad_request("not a request")),
-        }
+    fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
+        // The user's files take precedence over kept outputs.
+        self.files.put(put, bytes, || self.store.clear())
+    }
+
+    fn abandon(&mut self, abandon: &Abandon) {
+        self.files.abandon(abandon);
     }
 
     fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {
-        // Opened on first use: most sandboxes never have a package.
         let packages = match &mut self.packages {
             Some(packages) => packages,
             none => none.insert(packages(&self.places.packages)?),
         };
-        install(all, body, |put, bytes| packages.put(put, bytes, || false).map(drop))
+        files::install(all, body, |put, bytes| packages.put(put, bytes, || false).map(drop))
     }
 
-    /// Passes a request to the runner, which replies to it.
-    fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
-        match order {
-            Ok(order) => {
-                self.runner.order(order);
-                Ok(())
-            }
-            Err(failure) => self.replies.fail(call, failure),
-        }
+    fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+        self.files.get(get)
     }
 
-    /// Fails while a run is in progress.
-    fn when_idle(&self) -> Result<(), Failure> {
-        if self.running.as_ref().is_some_and(|running| !running.switch.is_over()) {
-            return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
-        }
+    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        self.files.list(list)
+    }
+
+    fn remember(&mut self, note: Vec<u8>) -> Result<(), Failure> {
+        self.line.remember(note);
         Ok(())
-    }
-
-    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
-        self.when_idle()?;
-        let context =
-            RunContext { places: &self.places, data: self.files.root(), store: &self.store };
-        let job = Job::new(call, run, body, context)?;
-        self.running = Some(Running { call, switch: job.kill_switch(), outputs: job.outputs() });
-        self.runner.order(Order::Run(Box::new(job)));
-        Ok(())
-    }
-
-    fn running(&self, call: u32) -> Option<&Running> {
-        self.running.as_ref().filter(|running| running.call == call)
-    }
-
-    fn peek(&self, peek: &Peek) -> Result<(PeekDone, Vec<u8>), Failure> {
-        self.running(peek.run)
-            .and_then(|running| running.outputs.peek())
-            .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
     }
 }

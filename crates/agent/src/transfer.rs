@@ -6,10 +6,7 @@ use protocol::{
     message::{Carried, Export, ExportDone, Failure, FailureCode, Import, ImportDone},
 };
 
-use crate::{
-    processes::Children,
-    runtimes::{RunError, Runtimes},
-};
+use crate::{processes::Children, runtimes::Runtimes};
 
 /// The variables of one export or import.
 #[derive(Default)]
@@ -26,15 +23,16 @@ impl Transfer {
         export: &Export,
         runtimes: &mut Runtimes,
         children: &mut Children,
-    ) -> Result<(ExportDone, Vec<u8>), RunError> {
+    ) -> Result<(ExportDone, Vec<u8>), Failure> {
         if let Some(limits) = export.begin {
             *self = Self::default();
-            let (done, carried, bytes) = runtimes.export(&export.runtime, limits, children)?;
+            let (done, carried, bytes) =
+                runtimes.of_mut(&export.runtime)?.export(limits, children)?;
             *self = Self { bytes, of: Some(done.clone()) };
             return Ok((done, json(&carried)));
         }
         let Some(done) = self.of.clone() else {
-            return Err(Failure::new(FailureCode::NotFound, "nothing is written down").into());
+            return Err(Failure::new(FailureCode::NotFound, "nothing is written down"));
         };
         let start = usize::try_from(export.offset).unwrap_or(usize::MAX).min(self.bytes.len());
         let end = start.saturating_add(export.len.min(MAX_BODY)).min(self.bytes.len());
@@ -52,20 +50,24 @@ impl Transfer {
         piece: &[u8],
         runtimes: &mut Runtimes,
         children: &mut Children,
-    ) -> Result<(ImportDone, Vec<u8>), RunError> {
+    ) -> Result<(ImportDone, Vec<u8>), Failure> {
         if import.offset == 0 || self.of.is_some() {
             *self = Self::default();
         }
         let there = self.bytes.len() as u64;
         if import.offset != there || there + piece.len() as u64 > MAX_CARRIED {
             *self = Self::default();
-            return Err(Failure::bad_request("a piece that is out of place").into());
+            return Err(Failure::bad_request("a piece that is out of place"));
         }
         self.bytes.extend_from_slice(piece);
         let Some(limits) = import.last else { return Ok((ImportDone { count: 0 }, vec![])) };
         let bytes = std::mem::take(&mut self.bytes);
-        let (done, carried) =
-            runtimes.import(&import.runtime, &bytes, (import.count, limits), children)?;
+        let (done, carried) = runtimes.begin(&import.runtime, children)?.import(
+            &bytes,
+            import.count,
+            limits,
+            children,
+        )?;
         Ok((done, json(&carried)))
     }
 }

@@ -1,6 +1,9 @@
 //! The embedded engine: an agent that speaks the same protocol as a container's, in a process of its own, and
 //! interprets Python and JavaScript as WebAssembly.
 //!
+//! It starts no process of the user's, opens no file of the host for a guest, and has no network. It does not outlive
+//! its stream; instead it can be saved and restored. `agent-core` dispatches the verbs of the protocol to it.
+//!
 //! ```text
 //! install  packages -> a folder: compiled code, files, images         once, before the first sandbox
 //! agent    reads frames; answers requests for files, lists, pings itself
@@ -8,6 +11,9 @@
 //!               machine   an instance and the limits of its calls     --> wasi --> files
 //!               state     the state of a guest between two calls, for rollbacks and for saving
 //! tool     calls of one program of the operator, each in a new instance           a process of its own
+//!
+//! states   opening files --> locked down --> restoring the saved sandbox --> ready --> saved, end
+//!                                                (only pings and warming)
 //! ```
 //!
 //! Each sandbox has one process. Before it reads its first frame, it opens everything that it needs, and then gives up

@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use protocol::message::End;
+use protocol::message::{End, Failure};
 use wasmtime::{
     Config, Engine, Global, Instance, InstancePre, Linker, Memory, Module, OptLevel,
     ResourceLimiter, Store, Trap, Val,
@@ -79,11 +79,17 @@ fn settings() -> Config {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Switch(Arc<AtomicBool>);
 
-impl Switch {
-    pub(crate) fn throw(&self) {
-        self.0.store(true, Ordering::Release);
+impl agent_core::Switch for Switch {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self::default())
     }
 
+    fn throw(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Switch {
     pub(crate) fn is_thrown(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

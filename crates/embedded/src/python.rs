@@ -35,6 +35,7 @@ pub(crate) const FONTS: &str = "/usr/local/share/fonts";
 const OURS: &str = "_llm_sandbox";
 
 const SOURCE: &str = include_str!("../guest/python.py");
+const NUMPY: &str = include_str!("../guest/numpy_integers.py");
 const FACTS: &str = include_str!("../../../sandbox-image/runtimes/python/facts.py");
 const SHELL: &str = include_str!("../../../sandbox-image/runtimes/python/shell.py");
 const FIGURES: &str = include_str!("../../../sandbox-image/runtimes/python/sandbox_figures.py");
@@ -42,7 +43,7 @@ const FONTS_SOURCE: &str = include_str!("../../../sandbox-image/runtimes/python/
 const TQDM: &str = include_str!("../../../sandbox-image/runtimes/python/sandbox_tqdm.py");
 
 /// Our sources in a runtime's image, in addition to the package.
-pub(crate) const SOURCES: [&str; 6] = [SOURCE, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM];
+pub(crate) const SOURCES: [&str; 7] = [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM];
 
 /// The report of our function on a program or cell.
 #[derive(Debug, Default, Deserialize)]
@@ -119,6 +120,7 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
     );
     turn(machine, &ours)?;
     for (name, source) in [
+        ("numpy", NUMPY),
         ("facts", FACTS),
         ("shell", SHELL),
         ("figures", FIGURES),

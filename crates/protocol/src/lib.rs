@@ -32,9 +32,9 @@
 //! 3. Tests: golden frames of both in `tests/wire.rs`; two lines `steady::<…>` in `fuzz/src/lib.rs`, and a file in
 //!    `fuzz/corpus/stream/`.
 //!
-//! The agent: an arm in `answer` of `crates/agent/src/serve.rs`. Code that touches only files belongs in
-//! `crates/sandbox-files`, so that an agent without processes has it, too; that agent's arm is in
-//! `crates/embedded/src/agent/mod.rs`.
+//! The agents: an arm in `answer` of `crates/agent-core/src/dispatch.rs`, which calls a method of `Frontend` or of
+//! `Runner`. Both agents implement it; an agent that cannot do it answers with a failure. Code that touches only files
+//! belongs in `crates/sandbox-files`, so that an agent without processes has it, too.
 //!
 //! The server: a typed call in `src/link`, which checks the reply; a file in `src/session/operations/` with a type that
 //! implements `Operation`, exported there and in `src/sessions/mod.rs`. `list.rs` is a short example, `open.rs` one

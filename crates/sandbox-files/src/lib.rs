@@ -19,7 +19,6 @@ pub mod files;
 pub mod kept;
 pub mod outputs;
 pub mod python_errors;
-pub mod replies;
 pub mod screen;
 pub mod tree;
 pub mod watch;

@@ -1,8 +1,21 @@
 //! Reads the last line of a Python traceback. Pure; the program may have written anything.
 
+use protocol::message::Facts;
+
+use crate::{facts, tree::Snapshot};
+
+/// Adds the facts that the end of a failed program's standard error reveals. `files` are those of the data area.
+pub fn explain(stderr: &[u8], files: &Snapshot, facts: &mut Facts) {
+    let stderr = String::from_utf8_lossy(stderr);
+    facts.missing_file = missing_file(&stderr).map(|name| facts::missing_file(&name, files));
+    let module = wanting_module(&stderr).map(|name| name.replace('.', "/"));
+    let hiding = module.map(|path| [format!("{path}.py"), format!("{path}/__init__.py")]);
+    facts.hidden_module = hiding.into_iter().flatten().find(|path| files.contains_key(path));
+}
+
 /// The file that was not found, if the last line says so: in the words of the operating system, or of libraries that
 /// have their own.
-pub fn missing_file(stderr: &str) -> Option<String> {
+fn missing_file(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let says_so = [
         "No such file or directory",
@@ -20,7 +33,7 @@ pub fn missing_file(stderr: &str) -> Option<String> {
 }
 
 /// The module in which the program did not find something, if the last line says so. A module of this name may have it.
-pub fn wanting_module(stderr: &str) -> Option<String> {
+fn wanting_module(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let (kind, text) = last.split_once(": ")?;
     let rest = match kind {

@@ -17,7 +17,7 @@ use nix::{
 use protocol::limits::MAX_HOLD_MS;
 use sandbox_files::watch::{TICK, Watch};
 
-use super::{door::Door, inbox};
+use super::{door::Door, stream};
 
 /// Limit of the server's silence until the server has sent its own limit.
 const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
@@ -94,7 +94,7 @@ impl Leash {
             state.lost_since = Some(Instant::now());
             let _ = self.bell.write(1);
             // Closed, so that the other end notices the loss.
-            inbox::disconnect();
+            stream::disconnect();
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! - [`leash`]: notices that the stream is lost, and ends the agent if that lasts too long.
 //! - [`door`]: takes in a new stream.
-//! - [`inbox`], [`outbox`]: the stream's two ends.
+//! - [`stream`]: its two ends.
 //! - [`connect`]: the other side of the door, a process that the server starts in the sandbox from outside.
 //!
 //! If the server has asked for no hold, the end of the stream ends the agent.
@@ -16,9 +16,8 @@
 pub(crate) mod connect;
 pub(crate) mod door;
 pub(crate) mod guest;
-pub(crate) mod inbox;
 pub(crate) mod leash;
-pub(crate) mod outbox;
+pub(crate) mod stream;
 
 use std::{
     io,
@@ -27,19 +26,18 @@ use std::{
     time::Duration,
 };
 
+use agent_core::Replies;
 use protocol::{
     frame::{Frame, Kind, PROTOCOL_VERSION},
     message::PeerVersion,
     resume::{Hold, HoldToken, Resume, Resumed},
 };
-use sandbox_files::replies::Replies;
 
 use self::{
     door::{Door, Visitor},
     guest::Guest,
-    inbox::Inbox,
     leash::Leash,
-    outbox::Outbox,
+    stream::{Inbox, Outbox},
 };
 
 /// The stream to the server, and the means to take in another.
@@ -198,7 +196,7 @@ impl Line {
     }
 
     fn take(&self, input: &OwnedFd, guest: guest::Arrived) {
-        inbox::connect(input);
+        stream::connect(input);
         self.guest.replace(Some(guest));
         self.leash.found();
     }

@@ -16,16 +16,15 @@ mod python;
 
 use std::{os::fd::BorrowedFd, time::Instant};
 
+use agent_core::{Ended, Settings};
 use nix::unistd::Pid;
 use protocol::message::{
     Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, FailureCode, ImportDone,
     InspectDone, ResetDone, RuntimeName, Start,
 };
+use sandbox_files::tree::Snapshot;
 
-use crate::{
-    places::Places,
-    processes::{Children, Unkillable},
-};
+use crate::{places::Places, processes::Children};
 use channel::CellReport;
 use program::{Program, Source};
 
@@ -38,56 +37,54 @@ use program::{Program, Source};
 /// ```
 ///
 /// Between the calls a kernel is stopped.
-trait Runtime: Send {
+pub(crate) trait Runtime: Send {
     /// The name by which a run asks for it.
     fn name(&self) -> RuntimeName;
 
     /// Starts a program, in the quickest way that is available. When it starts, there are no other processes except the
     /// agent, the spared ones, and those that these have forked for themselves.
-    fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, RunError>;
-
-    /// The file that a program did not find, if it ended because of that.
-    fn missing_file(&self, stderr: &[u8]) -> Option<String>;
-
-    /// Files of the user's that would hide a library's module, if a program ended because something was missing in that
-    /// module: paths below the data area.
-    fn hiding_files(&self, stderr: &[u8]) -> Vec<String>;
+    fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, Failure>;
 
     /// The name of the file in scratch space that contains a program's text.
     fn script_name(&self) -> &'static str;
 
-    /// Whether a program that aborted has run out of memory.
-    fn is_out_of_memory(&self, _stderr: &[u8]) -> bool {
-        false
-    }
+    /// Adds to a run that did not succeed what the end of its standard error says. `files` are those of the data area.
+    fn explain(&self, _stderr: &[u8], _files: &Snapshot, _ended: &mut Ended) {}
 
     /// Begins to prepare for programs and cells.
-    fn configure(&mut self, settings: &Settings, children: &mut Children);
+    fn configure(&mut self, _settings: &Settings, _children: &mut Children) {}
 
     /// Checks its processes, and does what is next. Never waits.
-    fn attend(&mut self, children: &mut Children);
+    fn attend(&mut self, _children: &mut Children) {}
 
     /// How the next program starts; `None` while that is not known yet.
-    fn outlook(&self) -> Option<Outlook>;
+    fn outlook(&self) -> Option<Outlook> {
+        // Nothing is prepared that could be waited for.
+        Some(Outlook { ready: true, problems: vec![] })
+    }
 
     /// Gives up the memory that only makes programs start faster, until it is needed.
-    fn hibernate(&mut self, children: &mut Children);
+    fn hibernate(&mut self, _children: &mut Children) {}
 
     /// Prepares for a program that comes soon.
-    fn prewarm(&mut self, children: &mut Children);
+    fn prewarm(&mut self, _children: &mut Children) {}
 
     /// Leaves the processor to a program or cell of another runtime, and no half-started process, which would be
     /// mistaken for a part of that program.
     fn stand_aside(&mut self, _children: &mut Children) {}
 
     /// Continues after a run whose program had started in this way.
-    fn resume(&mut self, start: Start, children: &mut Children);
+    fn resume(&mut self, _start: Start, _children: &mut Children) {}
 
     /// The descriptors to wait for: if one can be read, [`attend`](Self::attend) has something to do.
-    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![]
+    }
 
     /// The latest time at which [`attend`](Self::attend) has something to do.
-    fn alarm(&self) -> Option<Instant>;
+    fn alarm(&self) -> Option<Instant> {
+        None
+    }
 
     /// Starts a cell in the kernel, which is created if there is none. If the program has no channel, it is a process
     /// of its own, which ends with the cell.
@@ -95,8 +92,8 @@ trait Runtime: Send {
         &mut self,
         _source: Source<'_>,
         _children: &mut Children,
-    ) -> Result<Program, RunError> {
-        Err(self.keeps_no_state().into())
+    ) -> Result<Program, Failure> {
+        Err(self.keeps_no_state())
     }
 
     /// Interrupts a cell that is cancelled or whose time is over. Returns true if the kernel was asked, and may soon
@@ -108,16 +105,10 @@ trait Runtime: Send {
     /// Ends a cell: with its report if the kernel says that it is done, without one if the kernel is dead or must be
     /// killed. Stops the kernel, ends all other processes that are not spared, and returns the state of the workspace,
     /// without the result.
-    fn end_cell(
-        &mut self,
-        report: Option<&CellReport>,
-        children: &mut Children,
-    ) -> Result<CellDone, Unkillable>;
+    fn end_cell(&mut self, report: Option<&CellReport>, children: &mut Children) -> CellDone;
 
     /// Prepares for the next cell, after the reply to a cell or a reset has been sent. Takes a second at most.
-    fn settle(&mut self, _children: &mut Children) -> Result<(), Unkillable> {
-        Ok(())
-    }
+    fn settle(&mut self, _children: &mut Children) {}
 
     /// Whether there is a kernel, which may use what is outside its memory.
     fn is_live(&self) -> bool {
@@ -130,19 +121,15 @@ trait Runtime: Send {
     }
 
     /// Lists what the kernel holds.
-    fn inspect(&mut self, _children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
-        Err(self.keeps_no_state().into())
+    fn inspect(&mut self, _children: &mut Children) -> Result<(InspectDone, Contents), Failure> {
+        Err(self.keeps_no_state())
     }
 
     /// Undoes this number of cells, or ends the kernel.
-    fn reset(
-        &mut self,
-        undo: Option<u32>,
-        _children: &mut Children,
-    ) -> Result<ResetDone, RunError> {
+    fn reset(&mut self, undo: Option<u32>, _children: &mut Children) -> Result<ResetDone, Failure> {
         match undo {
             None | Some(0) => Ok(ResetDone { count: 0, can_undo: 0, lost_threads: 0 }),
-            Some(undo) => Err(nothing_to_undo(undo, 0).into()),
+            Some(undo) => Err(nothing_to_undo(undo, 0)),
         }
     }
 
@@ -151,8 +138,8 @@ trait Runtime: Send {
         &mut self,
         _limits: CarryLimits,
         _children: &mut Children,
-    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
-        Err(self.carries_nothing().into())
+    ) -> Result<(ExportDone, Carried, Vec<u8>), Failure> {
+        Err(self.carries_nothing())
     }
 
     /// Creates a kernel from saved variables, which counts as having run `count` cells.
@@ -162,8 +149,8 @@ trait Runtime: Send {
         _count: u64,
         _limits: CarryLimits,
         _children: &mut Children,
-    ) -> Result<(ImportDone, Carried), RunError> {
-        Err(self.carries_nothing().into())
+    ) -> Result<(ImportDone, Carried), Failure> {
+        Err(self.carries_nothing())
     }
 
     /// The failure if variables cannot be saved and restored.
@@ -179,37 +166,10 @@ trait Runtime: Send {
     }
 }
 
-/// Settings that the runtimes get before the first program.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Settings {
-    /// Modules to load ahead, so that programs start faster; `None` if nothing is loaded before a program asks for it.
-    pub(crate) preload: Option<Vec<String>>,
-    /// Number of cells that can be undone; `None` if there will be no cells.
-    pub(crate) undo: Option<u32>,
-}
-
 /// The failure if fewer cells can be undone than were asked for.
 pub(crate) fn nothing_to_undo(asked: u32, can_undo: u32) -> Failure {
     let detail = format!("{asked} cells cannot be taken back, only {can_undo}");
     Failure::new(FailureCode::NothingToUndo, detail)
-}
-
-/// The reason why a run failed.
-pub(crate) enum RunError {
-    Failed(Failure),
-    Unkillable(Unkillable),
-}
-
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<Unkillable> for RunError {
-    fn from(unkillable: Unkillable) -> Self {
-        Self::Unkillable(unkillable)
-    }
 }
 
 /// How the next program starts.
@@ -233,52 +193,37 @@ impl Runtimes {
         ])
     }
 
-    /// Starts a program in the runtime of this name.
-    pub(crate) fn start(
+    /// The runtime of this name, for a program or cell that begins: the others stand aside.
+    pub(crate) fn begin(
         &mut self,
         name: &RuntimeName,
-        source: Source<'_>,
         children: &mut Children,
-    ) -> Result<Program, RunError> {
-        self.others_stand_aside(name, children);
-        self.of_mut(name)?.start(source, children)
-    }
-
-    /// Starts a cell in the kernel of the runtime of this name.
-    pub(crate) fn start_cell(
-        &mut self,
-        name: &RuntimeName,
-        source: Source<'_>,
-        children: &mut Children,
-    ) -> Result<Program, RunError> {
-        self.others_stand_aside(name, children);
-        self.of_mut(name)?.start_cell(source, children)
-    }
-
-    fn others_stand_aside(&mut self, name: &RuntimeName, children: &mut Children) {
+    ) -> Result<&mut dyn Runtime, Failure> {
         for other in self.0.iter_mut().filter(|runtime| runtime.name() != *name) {
             other.stand_aside(children);
         }
+        self.of_mut(name)
     }
 
-    /// Interrupts the cell; returns false if there is no use in waiting for it.
-    pub(crate) fn interrupt(&mut self, name: &RuntimeName) -> bool {
-        self.of_mut(name).is_ok_and(Runtime::interrupt)
+    /// The runtime of this name.
+    pub(crate) fn of_mut(&mut self, name: &RuntimeName) -> Result<&mut dyn Runtime, Failure> {
+        if let Some(at) = self.0.iter().position(|runtime| runtime.name() == *name) {
+            return Ok(&mut *self.0[at]);
+        }
+        let names: Vec<_> = self.0.iter().map(|runtime| runtime.name()).collect();
+        let known: Vec<_> = names.iter().map(RuntimeName::as_str).collect();
+        let detail = format!("no runtime {:?} here, only {}", name.as_str(), known.join(", "));
+        Err(Failure::new(FailureCode::NoRuntime, detail))
     }
 
-    /// Ends a cell that was started, and returns the state of the workspace.
-    pub(crate) fn end_cell(
-        &mut self,
-        name: &RuntimeName,
-        report: Option<&CellReport>,
-        children: &mut Children,
-    ) -> Result<CellDone, RunError> {
-        Ok(self.of_mut(name)?.end_cell(report, children)?)
+    /// The runtime of this name, if there is one.
+    pub(crate) fn of(&self, name: &RuntimeName) -> Option<&dyn Runtime> {
+        self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
     }
 
     /// Prepares for the next cells.
-    pub(crate) fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
-        self.0.iter_mut().try_for_each(|runtime| runtime.settle(children))
+    pub(crate) fn settle(&mut self, children: &mut Children) {
+        self.each(|runtime| runtime.settle(children));
     }
 
     /// Whether any kernel lives.
@@ -289,86 +234,6 @@ impl Runtimes {
     /// All kernels and their copies.
     pub(crate) fn kernels(&self) -> Vec<Pid> {
         self.0.iter().flat_map(|runtime| runtime.kernels()).collect()
-    }
-
-    /// Lists what the kernel of the runtime of this name holds.
-    pub(crate) fn inspect(
-        &mut self,
-        name: &RuntimeName,
-        children: &mut Children,
-    ) -> Result<(InspectDone, Contents), RunError> {
-        self.of_mut(name)?.inspect(children)
-    }
-
-    /// Undoes cells of the runtime of this name, or ends its kernel.
-    pub(crate) fn reset(
-        &mut self,
-        name: &RuntimeName,
-        undo: Option<u32>,
-        children: &mut Children,
-    ) -> Result<ResetDone, RunError> {
-        self.of_mut(name)?.reset(undo, children)
-    }
-
-    /// Saves the variables of the kernel of the runtime of this name.
-    pub(crate) fn export(
-        &mut self,
-        name: &RuntimeName,
-        limits: CarryLimits,
-        children: &mut Children,
-    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
-        self.of_mut(name)?.export(limits, children)
-    }
-
-    /// Creates a kernel of the runtime of this name from saved variables.
-    pub(crate) fn import(
-        &mut self,
-        name: &RuntimeName,
-        bytes: &[u8],
-        (count, limits): (u64, CarryLimits),
-        children: &mut Children,
-    ) -> Result<(ImportDone, Carried), RunError> {
-        self.others_stand_aside(name, children);
-        self.of_mut(name)?.import(bytes, count, limits, children)
-    }
-
-    /// The file that a program of this runtime did not find, if it ended because of that.
-    pub(crate) fn missing_file(&self, name: &RuntimeName, stderr: &[u8]) -> Option<String> {
-        self.of(name)?.missing_file(stderr)
-    }
-
-    /// Files of the user's that may have hidden a library's module, if a program of this runtime ended because
-    /// something was missing in that module.
-    pub(crate) fn hiding_files(&self, name: &RuntimeName, stderr: &[u8]) -> Vec<String> {
-        self.of(name).map_or_else(Vec::new, |runtime| runtime.hiding_files(stderr))
-    }
-
-    /// Whether a program of this runtime that aborted has run out of memory.
-    pub(crate) fn is_out_of_memory(&self, name: &RuntimeName, stderr: &[u8]) -> bool {
-        self.of(name).is_some_and(|runtime| runtime.is_out_of_memory(stderr))
-    }
-
-    /// The name of the file in scratch space that contains the text of a program of this runtime.
-    pub(crate) fn script_name(&self, name: &RuntimeName) -> Option<&'static str> {
-        Some(self.of(name)?.script_name())
-    }
-
-    fn of(&self, name: &RuntimeName) -> Option<&dyn Runtime> {
-        self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
-    }
-
-    fn of_mut(&mut self, name: &RuntimeName) -> Result<&mut dyn Runtime, Failure> {
-        match self.0.iter().position(|runtime| runtime.name() == *name) {
-            Some(at) => Ok(&mut *self.0[at]),
-            None => Err(self.unknown(name)),
-        }
-    }
-
-    fn unknown(&self, name: &RuntimeName) -> Failure {
-        let names: Vec<_> = self.0.iter().map(|runtime| runtime.name()).collect();
-        let known: Vec<_> = names.iter().map(RuntimeName::as_str).collect();
-        let detail = format!("no runtime {:?} here, only {}", name.as_str(), known.join(", "));
-        Failure::new(FailureCode::NoRuntime, detail)
     }
 
     pub(crate) fn configure(&mut self, settings: &Settings, children: &mut Children) {

@@ -8,18 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_core::{Ended, Job};
 use protocol::message::{
     CellDone, CellState, Contents, End, Failure, FailureCode, InspectDone, ResetDone, Start,
 };
 
-use super::{
-    SharedFiles,
-    run::{Ended, Job},
-};
+use super::SharedFiles;
 use crate::{
     javascript,
     kept::KeptKernel,
-    machine::{Bounds, Guest, Halt, Machine},
+    machine::{Bounds, Guest, Halt, Machine, Switch},
     memory::Pages,
     python::{self, Told},
     runtime::{Interpreter, Language},
@@ -235,7 +233,11 @@ impl Kernel {
     }
 
     /// Runs a program in a guest of its own.
-    pub(super) fn program(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
+    pub(super) fn program(
+        &mut self,
+        job: &mut Job<Switch>,
+        fuel: Option<u64>,
+    ) -> Result<Ended, Failure> {
         let start = if self.spare.is_some() { Start::Warm } else { Start::Fork };
         let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
         let mut machine = machine.map_err(|error| no_guest(&error))?;
@@ -244,31 +246,34 @@ impl Kernel {
         self.unsettled = Some(Unsettled::Program(machine));
         let (end, told) = end_of(told, was_denied);
         let facts = told.map(|told| told.facts).unwrap_or_default();
-        let was_out_of_memory = end == End::OutOfMemory;
-        Ok(Ended { end, start, elapsed, facts, cell: None, result: vec![], was_out_of_memory })
+        let oom_kills = u64::from(end == End::OutOfMemory);
+        let (cell, result) = (None, vec![]);
+        Ok(Ended { end, start, elapsed, cpu: elapsed, oom_kills, facts, cell, result })
     }
 
     /// Runs the code in the guest.
     fn call(
         &self,
         machine: &mut Machine,
-        job: &mut Job,
+        job: &mut Job<Switch>,
         fuel: Option<u64>,
         is_cell: bool,
     ) -> (Result<Option<Told>, Halt>, Duration) {
-        let stdin = std::mem::take(&mut job.stdin);
+        let stdin = job.stdin.take().unwrap_or_default();
+        let code = String::from_utf8_lossy(&job.code);
         job.outputs.begin();
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
-        machine.bound(job.bounds(fuel));
         let begun = Instant::now();
+        let deadline = Some(begun + Duration::from_millis(job.run.timeout_ms));
+        machine.bound(Bounds { deadline, switch: job.switch.clone(), fuel });
         // No code that could have drawn random numbers has run in it.
         let is_new = !is_cell || self.present.as_ref().is_none_or(|kept| kept.count == 0);
         let told = match (self.language(), is_cell) {
-            (Language::Python, true) => python::cell(machine, &job.code),
-            (Language::Python, false) => python::program(machine, &job.code),
+            (Language::Python, true) => python::cell(machine, &code),
+            (Language::Python, false) => python::program(machine, &code),
             (Language::JavaScript, _) => {
                 let seeded = if is_new { javascript::seed(machine) } else { Ok(()) };
-                seeded.and_then(|()| javascript::cell(machine, &job.code))
+                seeded.and_then(|()| javascript::cell(machine, &code))
             }
         };
         machine.guest().process.end();
@@ -276,7 +281,11 @@ impl Kernel {
     }
 
     /// Runs a cell.
-    pub(super) fn cell(&mut self, job: &mut Job, fuel: Option<u64>) -> Result<Ended, Failure> {
+    pub(super) fn cell(
+        &mut self,
+        job: &mut Job<Switch>,
+        fuel: Option<u64>,
+    ) -> Result<Ended, Failure> {
         let start =
             if self.machine.is_some() || self.spare.is_some() { Start::Warm } else { Start::Fork };
         let mut machine = self.machine().map_err(|error| no_guest(&error))?;
@@ -316,16 +325,8 @@ impl Kernel {
             lost_threads: 0,
             at_risk: false,
         };
-        let was_out_of_memory = end == End::OutOfMemory;
-        Ok(Ended {
-            end,
-            start,
-            elapsed,
-            facts: told.facts,
-            cell: Some(cell),
-            result,
-            was_out_of_memory,
-        })
+        let (oom_kills, facts) = (u64::from(end == End::OutOfMemory), told.facts);
+        Ok(Ended { end, start, elapsed, cpu: elapsed, oom_kills, facts, cell: Some(cell), result })
     }
 
     /// Makes the guest's state after a cell the present state.

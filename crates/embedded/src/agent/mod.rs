@@ -6,8 +6,8 @@
 //!   '- runner    does one run after another, and has the states of the interpreters
 //! ```
 
+mod keeper;
 mod kernel;
-mod run;
 mod runner;
 
 use std::{
@@ -16,38 +16,26 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     thread,
     time::Duration,
 };
 
+use agent_core::{Dispatcher, Frontend, Replies, next_frame};
 use protocol::{
-    frame::{Frame, Kind},
-    limits::MAX_UNDO,
+    frame::Kind,
     message::{
-        Abandon, Empty, Failure, FailureCode, Get, Hibernate, Inspect, Install, Kill, List, Output,
-        Peek, PeekDone, Ping, Pong, Put, Reset, Run, Warm,
+        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Put, PutDone,
+        ServerHello,
     },
 };
-use sandbox_files::{
-    files::install,
-    kept::OutputStore,
-    replies::{Replies, greet, next_frame, parse},
-    watch::Watch,
-};
+use sandbox_files::{files::install, kept::OutputStore, watch::Watch};
 
-use self::{
-    kernel::KeptStates,
-    run::{Job, Running},
-    runner::{Order, Runner},
-};
+use self::keeper::Keeper;
 use crate::{
     files::{FileSystem, PackageUploads, Uploads},
-    kept::{self, StateFile},
-    lockdown,
+    kept, lockdown,
+    machine::Switch,
     memory::Pages,
     python,
     runtime::Runtime,
@@ -59,9 +47,6 @@ const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 /// Long outputs may have this fraction of the data area's size (1/8), as in containers. Here they do not count in its
 /// quota.
 const OUTPUT_SHARE: u64 = 8;
-
-/// Bytes of stack of the thread that runs guests. Guests have stacks of their own.
-const STACK: usize = 8 << 20;
 
 /// The limits of a sandbox.
 #[derive(Debug, Clone)]
@@ -114,103 +99,6 @@ impl SharedFiles {
     }
 }
 
-/// Saves the sandbox, so that it can be restored after its server has ended.
-#[derive(Clone)]
-pub(crate) struct Keeper(Arc<KeeperParts>);
-
-struct KeeperParts {
-    files: SharedFiles,
-    /// The state file; `None` if the sandbox is not saved, and until the saved state has been read.
-    file: Mutex<Option<StateFile>>,
-    /// The sandbox may differ from the saved state.
-    is_changed: AtomicBool,
-    /// The saved state, if there is one, has been loaded or found unusable.
-    is_ready: AtomicBool,
-    /// The states of the interpreters after the last call.
-    kernels: Mutex<Vec<KeptStates>>,
-    /// Locked from before the reply to a call until the states after the call are noted.
-    settling: Mutex<()>,
-}
-
-impl Keeper {
-    fn new(files: SharedFiles) -> Self {
-        let (file, kernels, settling) = Default::default();
-        let (is_changed, is_ready) = Default::default();
-        Self(Arc::new(KeeperParts { files, file, is_changed, is_ready, kernels, settling }))
-    }
-
-    fn file(&self) -> MutexGuard<'_, Option<StateFile>> {
-        self.0.file.lock().expect("no thread panics while it holds this")
-    }
-
-    /// Notes that loading is over. From now on the sandbox is saved in this file.
-    fn ready(&self, file: Option<StateFile>) {
-        *self.file() = file;
-        self.0.is_ready.store(true, Ordering::Release);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.0.is_ready.load(Ordering::Acquire)
-    }
-
-    /// Notes that the sandbox differs from the saved state, which could not be restored.
-    fn differs(&self) {
-        self.0.is_changed.store(true, Ordering::Release);
-    }
-
-    /// Marks the saved state as outdated: the sandbox is about to differ from it.
-    fn changes(&self) {
-        if !self.0.is_changed.swap(true, Ordering::AcqRel)
-            && let Some(file) = &mut *self.file()
-        {
-            file.leave();
-        }
-    }
-
-    /// Saves the sandbox between two calls. Returns false if that fails.
-    fn keep(&self) -> bool {
-        let mut file = self.file();
-        let Some(file) = file.as_mut() else { return false };
-        let is_kept = file.is_last() && !self.0.is_changed.load(Ordering::Acquire);
-        is_kept || self.write(file)
-    }
-
-    fn write(&self, file: &mut StateFile) -> bool {
-        let (now, before) = (self.0.files.now(), self.0.files.before());
-        let files = before.as_ref().unwrap_or(&now).save();
-        drop((now, before));
-        let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
-        let kernels = kernels.iter().map(KeptStates::save).collect();
-        let written = file.write(&kept::Kept { key: crate::key(), files, kernels });
-        self.0.is_changed.store(written.is_err(), Ordering::Release);
-        written.is_ok()
-    }
-
-    /// A lock: [`end`](Self::end) saves nothing until it is dropped.
-    fn settling(&self) -> MutexGuard<'_, ()> {
-        self.0.settling.lock().expect("no thread panics while it holds this")
-    }
-
-    /// Notes the new states of the interpreters.
-    fn note(&self, kernels: Vec<KeptStates>) {
-        *self.0.kernels.lock().expect("no thread panics while it holds this") = kernels;
-    }
-
-    /// Saves the sandbox and ends the process. A run in progress is rolled back.
-    fn end(&self) -> ! {
-        // Locked until the process ends: another thread that calls this must not end the process before.
-        let mut file = self.file();
-        if let Some(mut file) = file.take()
-            && self.0.is_changed.load(Ordering::Acquire)
-        {
-            let _settled = self.settling();
-            // If this fails, the next agent finds the older state, marked as outdated.
-            self.write(&mut file);
-        }
-        std::process::exit(0)
-    }
-}
-
 fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::open(folder)?;
     let pages = Pages::open()?;
@@ -226,35 +114,25 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let (watcher, at_end) = (watch.clone(), keeper.clone());
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| at_end.end()))?;
     let replies = Replies::to_stdout();
-    let runner = Runner::start(
-        runtime,
-        settings,
-        pages,
-        files.clone(),
-        replies.clone(),
-        (state, keeper.clone()),
-    )?;
+    let saved = (state, keeper.clone());
+    let orders = runner::start(runtime, settings, pages, files.clone(), replies.clone(), saved)?;
+    let agent = Agent {
+        files,
+        uploads: Uploads::default(),
+        packages: settings.packages.map(PackageUploads::new),
+        memory,
+        keeper: keeper.clone(),
+        watch,
+    };
     let store = Arc::new(OutputStore::in_memory(settings.data / OUTPUT_SHARE));
+    let mut agent = Dispatcher::new(agent, store, replies, orders);
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
     let Some(first) = next_frame(&mut input)? else { keeper.end() };
-    let Ok(hello) = greet(&first, &replies) else { keeper.end() };
-    watch.heard();
-    watch.set_limit(hello.silence_limit_ms);
-    hello.timezone.into_iter().for_each(python::set_timezone);
-    runner.order(Order::Configure(hello.undo.map(|undo| undo.min(MAX_UNDO))));
-    let uploads = Uploads::default();
-    let ended = keeper.clone();
-    let packages = settings.packages.map(PackageUploads::new);
-    let mut agent =
-        Agent { files, uploads, packages, store, memory, replies, runner, keeper, running: None };
-    // A broken stream ends the agent just as a closed one does.
-    while let Ok(Some(frame)) = next_frame(&mut input) {
-        watch.heard();
-        if agent.answer(frame).is_err() {
-            break;
-        }
+    if agent.greet(&first).is_ok() {
+        // A broken stream ends the agent just as a closed one does.
+        let _ = agent.serve(&mut input);
     }
-    ended.end()
+    keeper.end()
 }
 
 /// Bytes of private memory that this process may have: for its guests, their older states, files and packages, and
@@ -271,119 +149,56 @@ fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
         + ENGINE
 }
 
+/// The agent's part of the main thread.
 struct Agent {
     files: SharedFiles,
     uploads: Uploads,
     /// `None` if installing is disabled.
     packages: Option<PackageUploads>,
-    store: Arc<OutputStore>,
     /// `/proc/self/statm`, which reports this process's memory.
     memory: File,
-    replies: Replies,
-    runner: Runner,
     keeper: Keeper,
-    running: Option<Running>,
+    watch: Arc<Watch>,
 }
 
-impl Agent {
-    fn answer(&mut self, frame: Frame) -> io::Result<()> {
-        let Frame { call, kind, ref head, body } = frame;
-        if !self.keeper.is_ready() && !matches!(kind, Kind::Ping | Kind::Warm) {
-            let failure = Failure::new(FailureCode::Busy, "what was kept is not there yet");
-            return self.replies.fail(call, failure);
-        }
-        match kind {
-            Kind::Run => {
-                let started = parse::<Run>(head).and_then(|run| self.start(call, run, body));
-                started.or_else(|failure| self.replies.fail(call, failure))
-            }
-            Kind::Kill => {
-                let done = parse::<Kill>(head).map(|kill| {
-                    if let Some(running) = self.running(kill.run) {
-                        running.switch.throw();
-                    }
-                    (Empty {}, vec![])
-                });
-                self.replies.answer(call, done)
-            }
-            Kind::Put => {
-                let done = parse::<Put>(head).and_then(|put| self.put(&put, &body));
-                self.replies.answer(call, done.map(|done| (done, vec![])))
-            }
-            Kind::Abandon => {
-                let done = parse::<Abandon>(head).map(|abandon| {
-                    let mut now = self.files.now();
-                    let mut before = self.files.before();
-                    self.uploads.abandon(&abandon, &mut now, before.as_mut());
-                    (Empty {}, vec![])
-                });
-                self.replies.answer(call, done)
-            }
-            Kind::Output => {
-                let done = parse::<Output>(head).and_then(|output| self.store.read(&output));
-                self.replies.answer(call, done)
-            }
-            Kind::Peek => {
-                self.replies.answer(call, parse::<Peek>(head).and_then(|peek| self.peek(&peek)))
-            }
-            Kind::Get => {
-                let done = parse::<Get>(head).and_then(|get| self.files.now().get(&get));
-                self.replies.answer(call, done)
-            }
-            Kind::List => {
-                let done = parse::<List>(head).map(|list| self.files.now().list(list));
-                self.replies.answer(call, done)
-            }
-            Kind::Ping => {
-                let pong = parse::<Ping>(head).map(|_| Pong { memory_bytes: self.memory_in_use() });
-                self.replies.answer(call, pong.map(|pong| (pong, vec![])))
-            }
-            Kind::Warm => {
-                let order = parse::<Warm>(head).map(|_| Order::Warm(call));
-                self.order(call, order)
-            }
-            Kind::Hibernate => {
-                let order = parse::<Hibernate>(head);
-                let order = order.map(|hibernate| Order::Hibernate(call, hibernate.keep));
-                self.order(call, order)
-            }
-            Kind::Inspect => {
-                let inspect = self.when_idle().and_then(|()| parse::<Inspect>(head));
-                self.order(call, inspect.map(|inspect| Order::Inspect(call, inspect)))
-            }
-            Kind::Reset => {
-                let reset = self.when_idle().and_then(|()| parse::<Reset>(head));
-                self.order(call, reset.map(|reset| Order::Reset(call, reset)))
-            }
-            Kind::Install => {
-                let done = parse::<Install>(head).and_then(|all| self.install(&all, &body));
-                self.replies.answer(call, done.map(|()| (Empty {}, vec![])))
-            }
-            Kind::Export | Kind::Import => {
-                // Saving includes all variables, so they are not exported separately.
-                let detail = "variables are kept with all of the state here";
-                self.replies.fail(call, Failure::new(FailureCode::NoRuntime, detail))
-            }
-            // The agent ends with its stream, so it cannot be resumed.
-            Kind::Resume
-            | Kind::Remember
-            | Kind::Call
-            | Kind::Forget
-            | Kind::Hello
-            | Kind::Reply
-            | Kind::Failure => self.replies.fail(call, Failure::bad_request("not a request")),
-        }
+impl Frontend for Agent {
+    type Switch = Switch;
+
+    fn configure(&mut self, hello: ServerHello) {
+        self.watch.heard();
+        self.watch.set_limit(hello.silence_limit_ms);
+        hello.timezone.into_iter().for_each(python::set_timezone);
     }
 
-    /// Passes a request to the runner, which replies to it.
-    fn order(&self, call: u32, order: Result<Order, Failure>) -> io::Result<()> {
-        match order {
-            Ok(order) => {
-                self.runner.order(order);
-                Ok(())
-            }
-            Err(failure) => self.replies.fail(call, failure),
+    fn receive(&mut self, _: u32, kind: Kind) -> Result<(), Failure> {
+        self.watch.heard();
+        if !self.keeper.is_ready() && !matches!(kind, Kind::Ping | Kind::Warm) {
+            return Err(Failure::new(FailureCode::Busy, "what was kept is not there yet"));
         }
+        Ok(())
+    }
+
+    /// Bytes of private memory of this sandbox, without pages that it shares with others.
+    fn memory_in_use(&self) -> Option<u64> {
+        let mut text = [0; 128];
+        let read = self.memory.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..read]).ok()?;
+        let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+        let (resident, shared) = (pages.next()?, pages.next()?);
+        Some(resident.saturating_sub(shared) * crate::memory::PAGE as u64)
+    }
+
+    fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
+        self.keeper.changes();
+        let mut now = self.files.now();
+        let mut before = self.files.before();
+        self.uploads.put(put, bytes, &mut now, before.as_mut())
+    }
+
+    fn abandon(&mut self, abandon: &Abandon) {
+        let mut now = self.files.now();
+        let mut before = self.files.before();
+        self.uploads.abandon(abandon, &mut now, before.as_mut());
     }
 
     fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {
@@ -395,46 +210,16 @@ impl Agent {
         install(all, body, |put, bytes| packages.put(put, bytes, &mut now))
     }
 
-    fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<protocol::message::PutDone, Failure> {
-        self.keeper.changes();
-        let mut now = self.files.now();
-        let mut before = self.files.before();
-        self.uploads.put(put, bytes, &mut now, before.as_mut())
+    fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
+        self.files.now().get(get)
     }
 
-    /// Returns a failure while a run is in progress.
-    fn when_idle(&self) -> Result<(), Failure> {
-        if self.running.as_ref().is_some_and(|running| !running.is_over()) {
-            return Err(Failure::new(FailureCode::Busy, "a run is in progress"));
-        }
-        Ok(())
+    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+        self.files.now().list(list)
     }
 
-    fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<(), Failure> {
-        self.when_idle()?;
-        let job = Job::new(call, run, body, &self.store)?;
-        self.running = Some(job.running());
-        self.runner.order(Order::Run(Box::new(job)));
-        Ok(())
-    }
-
-    fn running(&self, call: u32) -> Option<&Running> {
-        self.running.as_ref().filter(|running| running.call == call)
-    }
-
-    fn peek(&self, peek: &Peek) -> Result<(PeekDone, Vec<u8>), Failure> {
-        self.running(peek.run)
-            .and_then(|running| running.outputs.peek())
-            .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
-    }
-
-    /// Bytes of private memory of this sandbox, without pages that it shares with others.
-    fn memory_in_use(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let read = self.memory.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..read]).ok()?;
-        let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
-        let (resident, shared) = (pages.next()?, pages.next()?);
-        Some(resident.saturating_sub(shared) * crate::memory::PAGE as u64)
+    fn remember(&mut self, _: Vec<u8>) -> Result<(), Failure> {
+        // The agent ends with its stream, so it cannot be resumed.
+        Err(Failure::bad_request("not a request"))
     }
 }

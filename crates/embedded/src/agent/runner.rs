@@ -1,68 +1,53 @@
 //! The thread that runs programs and cells, one after another.
 
-use std::{fs::File, io, sync::mpsc, thread};
+use std::{fs::File, io, path::Path, sync::mpsc, thread};
 
+use agent_core::{Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted};
 use protocol::message::{
-    CellState, End, Failure, FailureCode, HibernateDone, Inspect, Reset, RuntimeName, WarmDone,
-    WentOn,
+    CellState, Contents, End, Export, ExportDone, Failure, FailureCode, HibernateDone, Import,
+    ImportDone, InspectDone, Reset, ResetDone, RuntimeName, WarmDone, WentOn,
 };
-use sandbox_files::replies::Replies;
+use sandbox_files::{python_errors, tree::Snapshot};
 
-use super::{
-    Keeper, Settings, SharedFiles,
-    kernel::Kernel,
-    run::{Before, Job},
-};
-use crate::{kept, memory::Pages, runtime::Runtime};
+use super::{Settings, SharedFiles, keeper::Keeper, kernel::Kernel};
+use crate::{kept, machine::Switch, memory::Pages, runtime::Runtime};
 
-/// An order to the runner, which carries orders out one after another.
-pub(super) enum Order {
-    /// Number of cells that can be undone; `None` if there will be no cells.
-    Configure(Option<u32>),
-    /// Run this and reply to its call.
-    Run(Box<Job>),
-    /// Reply once the saved state is loaded.
-    Warm(u32),
-    /// Free the memory of guests, save the sandbox if that is asked for, then reply.
-    Hibernate(u32, bool),
-    /// Inspect a workspace and reply to this call.
-    Inspect(u32, Inspect),
-    /// Undo cells or reset the interpreter, and reply to this call.
-    Reset(u32, Reset),
-}
+/// Name in scratch space that stands for a program's text, and is not reported as a file of the run.
+const SCRIPT: &str = "main.py";
 
-/// Gives orders to the thread.
-pub(super) struct Runner(mpsc::Sender<Order>);
+/// Path of scratch space in guests.
+const SCRATCH: &str = "/tmp";
 
-impl Runner {
-    pub(super) fn start(
-        runtime: Runtime,
-        settings: &Settings,
-        pages: Pages,
-        files: SharedFiles,
-        replies: Replies,
-        (state, keeper): (Option<File>, Keeper),
-    ) -> io::Result<Self> {
-        let (sender, orders) = mpsc::channel();
-        let kernels = runtime.interpreters.into_iter();
-        let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory));
-        let kernels: Vec<_> = kernels.collect();
-        let (most, fuel) = (most_kept(&kernels, settings), settings.fuel);
-        if state.is_none() {
-            keeper.ready(None);
+/// Bytes of stack of the thread. Guests have stacks of their own.
+const STACK: usize = 8 << 20;
+
+/// Starts the thread, and returns its end for orders.
+pub(super) fn start(
+    runtime: Runtime,
+    settings: &Settings,
+    pages: Pages,
+    files: SharedFiles,
+    replies: Replies,
+    (state, keeper): (Option<File>, Keeper),
+) -> io::Result<Orders<Switch>> {
+    let (sender, orders) = mpsc::channel();
+    let kernels = runtime.interpreters.into_iter();
+    let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory));
+    let kernels: Vec<_> = kernels.collect();
+    let (most, fuel) = (most_kept(&kernels, settings), settings.fuel);
+    if state.is_none() {
+        keeper.ready(None);
+    }
+    let mut worker = Worker { kernels, pages, files, replies, keeper, fuel, went_on: None };
+    let thread = thread::Builder::new().name("runner".into()).stack_size(STACK);
+    thread.spawn(move || {
+        worker.go_on(state, most);
+        while let Ok(order) = orders.recv() {
+            // If the server has ended, the watch ends the process once the states after a run are noted.
+            let _ = worker.carry_out(order);
         }
-        let mut worker = Worker { kernels, pages, files, replies, keeper, fuel, went_on: None };
-        let thread = thread::Builder::new().name("runner".into()).stack_size(super::STACK);
-        thread.spawn(move || {
-            worker.go_on(state, most);
-            worker.work(&orders);
-        })?;
-        Ok(Self(sender))
-    }
-
-    pub(super) fn order(&self, order: Order) {
-        self.0.send(order).expect("the runner ends with the process");
-    }
+    })?;
+    Ok(Orders::new(sender, || {}))
 }
 
 struct Worker {
@@ -118,91 +103,9 @@ impl Worker {
         loaded
     }
 
-    fn work(mut self, orders: &mpsc::Receiver<Order>) {
-        while let Ok(order) = orders.recv() {
-            self.carry_out(order);
-        }
-    }
-
-    fn carry_out(&mut self, order: Order) {
-        match order {
-            Order::Configure(undo) => {
-                for kernel in &mut self.kernels {
-                    kernel.configure(undo.unwrap_or_default());
-                    kernel.settle(&mut self.pages);
-                }
-            }
-            Order::Run(job) => self.run(*job),
-            Order::Warm(call) => {
-                let done = WarmDone { ready: true, problems: vec![], went_on: self.went_on };
-                self.answer(call, Ok((done, vec![])));
-            }
-            Order::Hibernate(call, keep) => {
-                self.kernels.iter_mut().for_each(Kernel::hibernate);
-                let done = HibernateDone { kept: keep && self.keeper.keep() };
-                self.answer(call, Ok((done, vec![])));
-            }
-            Order::Inspect(call, Inspect { runtime }) => {
-                let done = find(&mut self.kernels, &runtime)
-                    .and_then(|at| self.kernels[at].inspect(&mut self.pages));
-                let done = done.map(|(done, contents)| {
-                    (done, serde_json::to_vec(&contents).expect("it has no keys but strings"))
-                });
-                self.answer(call, done);
-            }
-            Order::Reset(call, reset) => {
-                self.keeper.changes();
-                let done = find(&mut self.kernels, &reset.runtime)
-                    .and_then(|at| self.kernels[at].reset(reset.undo, &mut self.pages));
-                if reset.files && done.is_ok() {
-                    let mut now = self.files.now();
-                    let _ = now.empty();
-                    now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
-                }
-                self.note();
-                self.answer(call, done.map(|done| (done, vec![])));
-            }
-        }
-    }
-
     /// Notes the states to save now.
     fn note(&self) {
         self.keeper.note(self.kernels.iter().filter_map(Kernel::save).collect());
-    }
-
-    fn run(&mut self, mut job: Job) {
-        let at = match find(&mut self.kernels, &job.run.runtime) {
-            Ok(at) => at,
-            Err(failure) => return job.fail(failure, &self.replies),
-        };
-        self.keeper.changes();
-        let before = Before::look(&self.files);
-        {
-            let mut now = self.files.now();
-            now.pin(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
-            *self.files.before() = Some(now.clone());
-        }
-        let is_cell = job.run.cell;
-        let kernel = &mut self.kernels[at];
-        let ended = if is_cell {
-            kernel.cell(&mut job, self.fuel)
-        } else {
-            kernel.program(&mut job, self.fuel)
-        };
-        let is_kept = ended.as_ref().is_ok_and(|ended| match &ended.cell {
-            Some(cell) => cell.state == CellState::Kept,
-            None => matches!(ended.end, End::Exited { .. }),
-        });
-        self.settle_files(is_kept);
-        // The caller does not wait until the state after the run is noted; saving the sandbox does.
-        let keeper = self.keeper.clone();
-        let _settling = keeper.settling();
-        match ended {
-            Ok(ended) => job.reply(ended, &before, &self.files, &self.replies),
-            Err(failure) => job.fail(failure, &self.replies),
-        }
-        self.kernels[at].settle(&mut self.pages);
-        self.note();
     }
 
     /// Ends a run for the files: rolls back the changes of a run that was stopped.
@@ -217,17 +120,122 @@ impl Worker {
         now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
     }
 
-    fn answer<T: serde::Serialize>(&self, call: u32, done: Result<(T, Vec<u8>), Failure>) {
-        let _ = self.replies.answer(call, done);
+    /// The index of the kernel of this runtime.
+    fn find(&self, name: &RuntimeName) -> Result<usize, Failure> {
+        let names = || self.kernels.iter().map(|kernel| kernel.language().name());
+        names().position(|known| known == name.as_str()).ok_or_else(|| {
+            let known: Vec<_> = names().collect();
+            let detail = format!("no runtime {:?} here, only {}", name.as_str(), known.join(", "));
+            Failure::new(FailureCode::NoRuntime, detail)
+        })
     }
 }
 
-/// The index of the kernel of this runtime.
-fn find(kernels: &mut [Kernel], name: &RuntimeName) -> Result<usize, Failure> {
-    let at = kernels.iter().position(|kernel| kernel.language().name() == name.as_str());
-    at.ok_or_else(|| {
-        let known: Vec<_> = kernels.iter().map(|kernel| kernel.language().name()).collect();
-        let detail = format!("no runtime {:?} here, only {}", name.as_str(), known.join(", "));
-        Failure::new(FailureCode::NoRuntime, detail)
-    })
+impl Runner for Worker {
+    type Switch = Switch;
+
+    fn replies(&self) -> &Replies {
+        &self.replies
+    }
+
+    fn configure(&mut self, settings: &Wanted) {
+        for kernel in &mut self.kernels {
+            kernel.configure(settings.undo.unwrap_or_default());
+            kernel.settle(&mut self.pages);
+        }
+    }
+
+    fn run(&mut self, mut job: Job<Switch>) -> io::Result<()> {
+        let before = self.look();
+        let at = match self.find(&job.run.runtime) {
+            Ok(at) => at,
+            Err(failure) => return self.reply(job, Err(failure), &before),
+        };
+        self.keeper.changes();
+        {
+            let mut now = self.files.now();
+            now.pin(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
+            *self.files.before() = Some(now.clone());
+        }
+        let kernel = &mut self.kernels[at];
+        let ended = if job.run.cell {
+            kernel.cell(&mut job, self.fuel)
+        } else {
+            kernel.program(&mut job, self.fuel)
+        };
+        let is_kept = ended.as_ref().is_ok_and(|ended| match &ended.cell {
+            Some(cell) => cell.state == CellState::Kept,
+            None => matches!(ended.end, End::Exited { .. }),
+        });
+        self.settle_files(is_kept);
+        // The caller does not wait until the state after the run is noted; saving the sandbox does.
+        let keeper = self.keeper.clone();
+        let _settling = keeper.settling();
+        let sent = self.reply(job, ended, &before);
+        self.kernels[at].settle(&mut self.pages);
+        self.note();
+        sent
+    }
+
+    fn warm(&mut self, call: u32) -> io::Result<()> {
+        let done = WarmDone { ready: true, problems: vec![], went_on: self.went_on };
+        self.replies.reply(call, &done, &[])
+    }
+
+    fn hibernate(&mut self, keep: bool) -> HibernateDone {
+        self.kernels.iter_mut().for_each(Kernel::hibernate);
+        HibernateDone { kept: keep && self.keeper.keep() }
+    }
+
+    fn prewarm(&mut self) {
+        // The guest for the next program was made ready after the last call.
+    }
+
+    fn inspect(&mut self, runtime: &RuntimeName) -> Result<(InspectDone, Contents), Failure> {
+        let at = self.find(runtime)?;
+        self.kernels[at].inspect(&mut self.pages)
+    }
+
+    fn reset(&mut self, reset: &Reset) -> Result<ResetDone, Failure> {
+        self.keeper.changes();
+        let at = self.find(&reset.runtime);
+        let done = at.and_then(|at| self.kernels[at].reset(reset.undo, &mut self.pages));
+        if reset.files && done.is_ok() {
+            let mut now = self.files.now();
+            let _ = now.empty();
+            now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
+        }
+        self.note();
+        done
+    }
+
+    fn export(&mut self, _: &Export) -> Result<(ExportDone, Vec<u8>), Failure> {
+        Err(exports_nothing())
+    }
+
+    fn import(&mut self, _: &Import, _: &[u8]) -> Result<(ImportDone, Vec<u8>), Failure> {
+        Err(exports_nothing())
+    }
+
+    fn settle(&mut self) {
+        // A reset leaves nothing to prepare.
+    }
+
+    fn look(&self) -> Seen {
+        let now = self.files.now();
+        Seen { data: now.snapshot(), scratch: now.elsewhere() }
+    }
+
+    fn script(&self, _: &RuntimeName) -> (&Path, &'static str) {
+        (SCRATCH.as_ref(), SCRIPT)
+    }
+
+    fn explain(&self, _: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {
+        python_errors::explain(stderr, files, &mut ended.facts);
+    }
+}
+
+/// The failure of an export or import: saving a sandbox includes all variables, so they are not exported separately.
+fn exports_nothing() -> Failure {
+    Failure::new(FailureCode::NoRuntime, "variables are kept with all of the state here")
 }

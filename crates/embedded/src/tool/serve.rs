@@ -11,21 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use agent_core::{Ended, Replies, Switch as _, greet, next_frame, parse};
 use protocol::{
     frame::{Frame, Kind},
-    limits::{MAX_CAPTURE, MAX_CHANGED},
+    limits::MAX_CAPTURE,
     message::{
         Call, CallInput, Empty, End, Facts, Failure, FailureCode, Forget, Get, Kill, Ping, Pong,
         RunDone, Start, WarmDone,
     },
 };
-use sandbox_files::{
-    kept::OutputStore,
-    outputs::SharedOutputs,
-    replies::{Replies, greet, next_frame, parse},
-    tree,
-    watch::Watch,
-};
+use sandbox_files::{kept::OutputStore, outputs::SharedOutputs, tree, watch::Watch};
 use wasmtime::InstancePre;
 
 use super::compile::START;
@@ -203,44 +198,34 @@ impl Tool {
 
     fn answer(self: &Arc<Self>, frame: Frame) -> io::Result<()> {
         let Frame { call, kind, ref head, body } = frame;
-        let nothing = (Empty {}, vec![]);
+        let (replies, nothing) = (&self.replies, (Empty {}, vec![]));
         match kind {
             Kind::Call => {
-                let begun = parse::<Call>(head).and_then(|asked| self.begin(call, asked, &body));
-                begun.or_else(|failure| self.replies.fail(call, failure))
+                let begun = parse(head).and_then(|asked: Call| self.begin(call, asked, &body));
+                begun.or_else(|failure| replies.fail(call, failure))
             }
-            Kind::Kill => {
-                let killed = parse::<Kill>(head).map(|kill| {
-                    if let Some(running) = self.running().get(&kill.run) {
-                        running.switch.throw();
-                    }
-                    nothing
-                });
-                self.replies.answer(call, killed)
-            }
-            Kind::Get => {
-                let done = parse::<Get>(head).and_then(|get| self.get(&get));
-                self.replies.answer(call, done)
-            }
-            Kind::Forget => {
-                let forgotten = parse::<Forget>(head).map(|forget| {
-                    match self.running().get_mut(&forget.call) {
-                        Some(running) => running.is_forgotten = true,
-                        None => drop(self.left().remove(&forget.call)),
-                    }
-                    nothing
-                });
-                self.replies.answer(call, forgotten)
-            }
+            Kind::Kill => replies.respond(call, head, |kill: Kill| {
+                if let Some(running) = self.running().get(&kill.run) {
+                    running.switch.throw();
+                }
+                Ok(nothing)
+            }),
+            Kind::Get => replies.respond(call, head, |get: Get| self.get(&get)),
+            Kind::Forget => replies.respond(call, head, |forget: Forget| {
+                match self.running().get_mut(&forget.call) {
+                    Some(running) => running.is_forgotten = true,
+                    None => drop(self.left().remove(&forget.call)),
+                }
+                Ok(nothing)
+            }),
             Kind::Ping => {
-                let pong = parse::<Ping>(head).map(|_| (Pong { memory_bytes: None }, vec![]));
-                self.replies.answer(call, pong)
+                replies.respond(call, head, |Ping {}| Ok((Pong { memory_bytes: None }, vec![])))
             }
             Kind::Warm => {
                 let warm = WarmDone { ready: true, problems: vec![], went_on: None };
-                self.replies.answer(call, Ok((warm, vec![])))
+                replies.reply(call, &warm, &[])
             }
-            _ => self.replies.fail(call, Failure::bad_request("a tool does not do that")),
+            _ => replies.fail(call, Failure::bad_request("a tool does not do that")),
         }
     }
 
@@ -320,24 +305,17 @@ impl Tool {
         let system = system.into_inner().expect("a panic ends the process");
         let changed = tree::changed(&before, system.snapshot());
         let left = (!changed.is_empty()).then_some(system);
-        let (changed, changed_omitted) = tree::to_json(&changed, MAX_CHANGED);
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let done = RunDone {
+        let ended = Ended {
             end,
             start: Start::Warm,
-            elapsed_us: micros(elapsed),
-            agent_us: micros(begun.elapsed()),
-            cpu_us: micros(elapsed),
+            elapsed,
+            cpu: elapsed,
             oom_kills: u64::from(was_denied && end != (End::Exited { code: 0 })),
-            stdout: outputs.stdout().captured(),
-            stderr: outputs.stderr().captured(),
-            changed_len: changed.len(),
-            changed_omitted,
             facts: Facts::default(),
             cell: None,
+            result: vec![],
         };
-        let (stdout, stderr) = (outputs.stdout().pieces(), outputs.stderr().pieces());
-        let body = [&stdout[..], &stderr, &[&changed]].concat().concat();
+        let (done, body) = ended.report(&outputs, &changed, begun);
         Ok((done, body, left))
     }
 

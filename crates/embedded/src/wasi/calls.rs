@@ -1,25 +1,18 @@
 //! The functions of WASI. Names and numbers are those of WASI preview 1 (`wasi_snapshot_preview1.witx`).
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::{
     memory::Memory,
-    process::{Descriptor, Process, Target},
+    process::{Process, Target},
 };
 use crate::{
-    files::{Area, Entry, Errno, FileSystem, Stat, Times},
+    files::{Entry, Errno, FileSystem, Stat, Times},
     random,
 };
 
-/// Flags and rights with which a path is opened.
-const O_CREAT: u32 = 1;
-const O_DIRECTORY: u32 = 2;
-const O_EXCL: u32 = 4;
-const O_TRUNC: u32 = 8;
-const RIGHT_READ: u64 = 1 << 1;
-const RIGHT_WRITE: u64 = 1 << 6;
-const FLAG_APPEND: u32 = 1;
-const SYMLINK_FOLLOW: u32 = 1;
+/// Flag of a descriptor: each write goes to the end of the file.
+pub(super) const FLAG_APPEND: u32 = 1;
 
 /// All rights. Each operation checks itself whether it is permitted.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
@@ -29,9 +22,6 @@ const MAX_AT_ONCE: u32 = 4 << 20;
 
 /// Most bytes that one call writes. This limit is larger because programs seldom check how much was written.
 const MAX_WRITTEN: u32 = 64 << 20;
-
-/// Most events that one call waits for.
-const MAX_EVENTS: u32 = 256;
 
 /// Bytes of an entry of a folder before its name.
 const HEAD_OF_ENTRY: usize = 24;
@@ -45,7 +35,7 @@ pub(super) enum Generation {
     Unstable,
 }
 
-type Done = Result<(), Errno>;
+pub(super) type Done = Result<(), Errno>;
 
 /// The data that one call uses.
 pub(super) struct Call<'a> {
@@ -93,7 +83,7 @@ impl Call<'_> {
         self.memory.write_u64(at, time)
     }
 
-    fn time(&self, clock: u32) -> Result<u64, Errno> {
+    pub(super) fn time(&self, clock: u32) -> Result<u64, Errno> {
         let time = match clock {
             0 => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             1..=3 => self.start.elapsed(),
@@ -128,7 +118,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         let open = &self.process.descriptors;
         self.files.collect(|inode| open.has(inode));
     }
@@ -176,7 +166,7 @@ impl Call<'_> {
         self.write_stat(at, stat)
     }
 
-    fn write_stat(&mut self, at: u32, stat: Stat) -> Done {
+    pub(super) fn write_stat(&mut self, at: u32, stat: Stat) -> Done {
         let mut bytes = vec![0; 24];
         bytes[8..16].copy_from_slice(&stat.inode.to_le_bytes());
         bytes[16] = stat.filetype;
@@ -210,7 +200,7 @@ impl Call<'_> {
         self.set_times(inode, modified, flags)
     }
 
-    fn set_times(&mut self, inode: u64, modified: u64, flags: u32) -> Done {
+    pub(super) fn set_times(&mut self, inode: u64, modified: u64, flags: u32) -> Done {
         let modified = match flags & 0b1100 {
             0 => None,
             0b0100 => Some(i64::try_from(modified).map_err(|_| Errno::Inval)?),
@@ -259,20 +249,32 @@ impl Call<'_> {
             return Err(Errno::Badf);
         }
         let target = descriptor.target.clone();
-        let mut total = 0;
-        for (at, len) in self.memory.buffers(buffers, count)? {
-            let len = len.min(MAX_AT_ONCE - total);
-            let to = self.memory.get_mut(at, len)?;
-            let read = match target {
-                Target::Stdin => self.process.read_input(to),
-                Target::Node(inode) => {
-                    self.files.content(inode)?.read(offset + u64::from(total), to)
-                }
+        self.each_buffer((buffers, count), MAX_AT_ONCE, |it, at, len, before| {
+            let to = it.memory.get_mut(at, len)?;
+            Ok(Some(match target {
+                Target::Stdin => it.process.read_input(to),
+                Target::Node(inode) => it.files.content(inode)?.read(offset + before, to),
                 Target::Preopened(_) => return Err(Errno::Isdir),
                 Target::Output(_) | Target::Report => return Err(Errno::Badf),
-            };
-            total += u32::try_from(read).map_err(|_| Errno::Fault)?;
-            if read < len as usize || total == MAX_AT_ONCE {
+            }))
+        })
+    }
+
+    /// Has `act` fill or empty the buffers of a list, given the place and length of each, and the number of bytes
+    /// before it. Stops at a buffer that is not used up, or that `act` does not want, and after `most` bytes. Returns
+    /// the number of bytes.
+    fn each_buffer(
+        &mut self,
+        (buffers, count): (u32, u32),
+        most: u32,
+        mut act: impl FnMut(&mut Self, u32, u32, u64) -> Result<Option<usize>, Errno>,
+    ) -> Result<u32, Errno> {
+        let mut total = 0;
+        for (at, len) in self.memory.buffers(buffers, count)? {
+            let len = len.min(most - total);
+            let Some(used) = act(self, at, len, total.into())? else { break };
+            total += u32::try_from(used).map_err(|_| Errno::Fault)?;
+            if used < len as usize || total == most {
                 break;
             }
         }
@@ -309,35 +311,23 @@ impl Call<'_> {
             return Err(Errno::Badf);
         }
         let target = descriptor.target.clone();
-        let mut total = 0u32;
-        for (at, len) in self.memory.buffers(buffers, count)? {
-            let bytes = self.memory.get(at, len.min(MAX_WRITTEN - total))?;
-            let written = match target {
-                Target::Output(stream) => {
-                    self.process.write_output(stream, bytes);
-                    bytes.len()
-                }
-                Target::Report => {
-                    self.process.write_report(bytes);
-                    bytes.len()
-                }
+        self.each_buffer((buffers, count), MAX_WRITTEN, |it, at, len, before| {
+            let bytes = it.memory.get(at, len)?;
+            match target {
+                Target::Output(stream) => it.process.write_output(stream, bytes),
+                Target::Report => it.process.write_report(bytes),
                 Target::Node(inode) => {
-                    match self.files.write(inode, offset + u64::from(total), bytes) {
+                    return match it.files.write(inode, offset + before, bytes) {
                         // The call reports the bytes that were written. The next call will report the error.
-                        Err(_) if total > 0 => break,
-                        written => written?,
-                    }
+                        Err(_) if before > 0 => Ok(None),
+                        written => written.map(Some),
+                    };
                 }
                 Target::Stdin => return Err(Errno::Badf),
                 Target::Preopened(_) => return Err(Errno::Isdir),
-            };
-            let sum = u32::try_from(written).ok().and_then(|written| total.checked_add(written));
-            total = sum.ok_or(Errno::Inval)?;
-            if written < len as usize || total == MAX_WRITTEN {
-                break;
             }
-        }
-        Ok(total)
+            Ok(Some(bytes.len()))
+        })
     }
 
     pub(super) fn fd_seek(&mut self, fd: u32, delta: u64, whence: u32, done: u32) -> Done {
@@ -421,234 +411,5 @@ impl Call<'_> {
         self.process.descriptors.renumber(from, to)?;
         self.collect();
         Ok(())
-    }
-
-    pub(super) fn path_create_directory(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        self.files.make_folder(folder, &path).map(drop)
-    }
-
-    fn at(&self, fd: u32, path: u32, len: u32) -> Result<(u64, String), Errno> {
-        Ok((self.process.node(fd)?, self.memory.text(path, len)?))
-    }
-
-    pub(super) fn path_filestat_get(
-        &mut self,
-        fd: u32,
-        flags: u32,
-        path: u32,
-        len: u32,
-        at: u32,
-    ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let found = self.files.find(folder, &path, flags & SYMLINK_FOLLOW != 0)?;
-        let stat = self.files.stat(found)?;
-        self.write_stat(at, stat)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "they are WASI's")]
-    pub(super) fn path_filestat_set_times(
-        &mut self,
-        fd: u32,
-        flags: u32,
-        path: u32,
-        len: u32,
-        _accessed: u64,
-        modified: u64,
-        which: u32,
-    ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let found = self.files.find(folder, &path, flags & SYMLINK_FOLLOW != 0)?;
-        self.set_times(found, modified, which)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "they are WASI's")]
-    pub(super) fn path_link(
-        &mut self,
-        old_fd: u32,
-        flags: u32,
-        old: u32,
-        old_len: u32,
-        new_fd: u32,
-        new: u32,
-        new_len: u32,
-    ) -> Done {
-        let (folder, old) = self.at(old_fd, old, old_len)?;
-        let file = self.files.find(folder, &old, flags & SYMLINK_FOLLOW != 0)?;
-        let (folder, new) = self.at(new_fd, new, new_len)?;
-        self.files.make_name(file, folder, &new)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "they are WASI's")]
-    pub(super) fn path_open(
-        &mut self,
-        fd: u32,
-        lookup: u32,
-        path: u32,
-        len: u32,
-        how: u32,
-        rights: u64,
-        _inheriting: u64,
-        flags: u32,
-        done: u32,
-    ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let follow = lookup & SYMLINK_FOLLOW != 0;
-        let wants = |flag| how & flag != 0;
-        let wants_write = rights & RIGHT_WRITE != 0;
-        if wants(O_CREAT) && wants(O_DIRECTORY) {
-            return Err(Errno::Inval);
-        }
-        let (inode, is_new) = if wants(O_CREAT) {
-            let follow = follow && !wants(O_EXCL);
-            match self.files.find_or_create(folder, &path, follow) {
-                Ok((_, false)) if wants(O_EXCL) => return Err(Errno::Exist),
-                found => found?,
-            }
-        } else {
-            (self.files.find(folder, &path, follow)?, false)
-        };
-        let stat = self.files.stat(inode)?;
-        match stat.filetype {
-            3 if wants_write || wants(O_TRUNC) || wants(O_CREAT) => return Err(Errno::Isdir),
-            4 if wants(O_DIRECTORY) => return Err(Errno::Notdir),
-            7 => return Err(Errno::Loop),
-            _ => {}
-        }
-        if self.files.area(inode)? == Area::ReadOnly && (wants_write || wants(O_TRUNC)) {
-            return Err(Errno::Rofs);
-        }
-        if wants(O_TRUNC) && !is_new {
-            self.files.resize(inode, 0)?;
-        }
-        let descriptor = Descriptor {
-            append: flags & FLAG_APPEND != 0,
-            can_read: rights & RIGHT_READ != 0 || stat.filetype == 3,
-            can_write: wants_write,
-            ..Descriptor::new(Target::Node(inode))
-        };
-        let opened = self.process.descriptors.open(descriptor)?;
-        self.memory.write_u32(done, opened)
-    }
-
-    pub(super) fn path_readlink(
-        &mut self,
-        fd: u32,
-        path: u32,
-        len: u32,
-        at: u32,
-        room: u32,
-        done: u32,
-    ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let target = self.files.target(folder, &path)?.as_bytes();
-        let target = &target[..target.len().min(room as usize)];
-        self.memory.write(at, target)?;
-        self.memory.write_u32(done, u32::try_from(target.len()).map_err(|_| Errno::Fault)?)
-    }
-
-    pub(super) fn path_remove_directory(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        self.files.remove_folder(folder, &path)?;
-        self.collect();
-        Ok(())
-    }
-
-    pub(super) fn path_rename(
-        &mut self,
-        old_fd: u32,
-        old: u32,
-        old_len: u32,
-        new_fd: u32,
-        new: u32,
-        new_len: u32,
-    ) -> Done {
-        let (old_folder, old) = self.at(old_fd, old, old_len)?;
-        let (new_folder, new) = self.at(new_fd, new, new_len)?;
-        self.files.rename((old_folder, &old), (new_folder, &new))?;
-        self.collect();
-        Ok(())
-    }
-
-    pub(super) fn path_symlink(
-        &mut self,
-        target: u32,
-        target_len: u32,
-        fd: u32,
-        path: u32,
-        len: u32,
-    ) -> Done {
-        let target = self.memory.text(target, target_len)?;
-        let (folder, path) = self.at(fd, path, len)?;
-        self.files.make_link(&target, folder, &path)
-    }
-
-    pub(super) fn path_unlink_file(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        self.files.remove_file(folder, &path)?;
-        self.collect();
-        Ok(())
-    }
-
-    /// Returns the time to wait. The events that will have happened by then are already written.
-    pub(super) fn poll_oneoff(
-        &mut self,
-        subscriptions: u32,
-        events: u32,
-        count: u32,
-        done: u32,
-    ) -> Result<Duration, Errno> {
-        if count == 0 || count > MAX_EVENTS {
-            return Err(Errno::Inval);
-        }
-        // The older generation has one more field, before the clock's number.
-        let shift = if self.generation == Generation::Unstable { 8 } else { 0 };
-        let size = 48 + shift;
-        let mut ready = vec![];
-        let mut soonest: Option<(Duration, u64)> = None;
-        for number in 0..count {
-            let at = subscriptions.checked_add(number * size).ok_or(Errno::Fault)?;
-            let user = self.memory.read_u64(at)?;
-            let kind = self.memory.get(at.checked_add(8).ok_or(Errno::Fault)?, 1)?[0];
-            let field = |offset: u32| at.checked_add(offset).ok_or(Errno::Fault);
-            match kind {
-                0 => {
-                    let clock = self.memory.read_u32(field(16 + shift)?)?;
-                    let timeout = self.memory.read_u64(field(24 + shift)?)?;
-                    let is_absolute = self.memory.get(field(40 + shift)?, 1)?[0] & 1 == 1;
-                    let now = self.time(clock)?;
-                    let left = if is_absolute { timeout.saturating_sub(now) } else { timeout };
-                    let left = Duration::from_nanos(left);
-                    if soonest.is_none_or(|(soonest, _)| left < soonest) {
-                        soonest = Some((left, user));
-                    }
-                }
-                1 | 2 => {
-                    let fd = self.memory.read_u32(field(16)?)?;
-                    let errno = self.process.descriptors.get(fd).err();
-                    ready.push((user, errno.map_or(0, |errno| errno as u16), kind));
-                }
-                _ => return Err(Errno::Inval),
-            }
-        }
-        let wait = match soonest {
-            Some((wait, user)) if ready.is_empty() => {
-                ready.push((user, 0, 0));
-                wait
-            }
-            _ => Duration::ZERO,
-        };
-        for (number, (user, errno, kind)) in (0u32..).zip(&ready) {
-            let mut event = [0; 32];
-            event[..8].copy_from_slice(&user.to_le_bytes());
-            event[8..10].copy_from_slice(&errno.to_le_bytes());
-            event[10] = *kind;
-            if *kind != 0 {
-                event[16..24].copy_from_slice(&1u64.to_le_bytes());
-            }
-            self.memory.write(events.checked_add(number * 32).ok_or(Errno::Fault)?, &event)?;
-        }
-        self.memory.write_u32(done, u32::try_from(ready.len()).map_err(|_| Errno::Fault)?)?;
-        Ok(wait)
     }
 }

@@ -202,6 +202,8 @@ fn sleep<G: HasWorld>(caller: &Caller<'_, G>, wait: Duration) -> wasmtime::Resul
 mod tests {
     use std::sync::Arc;
 
+    use agent_core::Switch as _;
+
     use crate::{
         files::Library,
         machine::{self, Bounds, Guest, Halt, Machine, Switch},

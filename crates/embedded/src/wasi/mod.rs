@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! link    binds each function to wasmtime, under the names of two generations
-//! calls   carries out each function        --> files, and
+//! calls   carries out the functions        --> files, and
+//! paths   those that take paths            --> files
+//! poll    the one that waits for events
 //! process the state of one guest: its descriptors, arguments, standard input, outputs
 //! memory  the guest's memory, with every address checked
 //! ```
@@ -13,6 +15,8 @@
 mod calls;
 mod link;
 mod memory;
+mod paths;
+mod poll;
 mod process;
 
 pub(crate) use self::{

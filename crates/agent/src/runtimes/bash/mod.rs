@@ -3,28 +3,21 @@
 use std::{
     ffi::OsString,
     io::{self, PipeReader, Read},
-    os::{
-        fd::{AsRawFd, BorrowedFd},
-        unix::ffi::OsStringExt,
-    },
+    os::{fd::AsRawFd, unix::ffi::OsStringExt},
     path::PathBuf,
     process::Command,
-    time::Instant,
 };
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use protocol::message::{CellDone, CellState, Failure, ResetDone, RuntimeName, Start};
+use protocol::message::{CellDone, CellState, Failure, ResetDone, RuntimeName};
 
 use super::{
-    Outlook, RunError, Runtime, Settings,
+    Runtime,
     channel::CellReport,
     cold, nothing_to_undo,
     program::{Program, Source},
 };
-use crate::{
-    places::Places,
-    processes::{Children, Unkillable},
-};
+use crate::{places::Places, processes::Children};
 
 /// The shell, by the name under which the path finds it.
 const SHELL: &str = "bash";
@@ -105,65 +98,30 @@ impl Runtime for Bash {
         RuntimeName::BASH
     }
 
-    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, Failure> {
         self.write_script(source.code)?;
         let mut command = Command::new(SHELL);
         let program = cold::start(command.arg(&self.script), &self.places.data, source.stdin);
-        Ok(program.map_err(|error| Failure::io(SHELL, &error))?)
-    }
-
-    fn missing_file(&self, _: &[u8]) -> Option<String> {
-        None
-    }
-
-    fn hiding_files(&self, _: &[u8]) -> Vec<String> {
-        vec![]
+        program.map_err(|error| Failure::io(SHELL, &error))
     }
 
     fn script_name(&self) -> &'static str {
         SCRIPT
     }
 
-    fn configure(&mut self, _: &Settings, _: &mut Children) {}
-
-    fn attend(&mut self, _: &mut Children) {}
-
-    fn outlook(&self) -> Option<Outlook> {
-        // There is nothing to wait for.
-        Some(Outlook { ready: true, problems: vec![] })
-    }
-
-    fn hibernate(&mut self, _: &mut Children) {}
-
-    fn prewarm(&mut self, _: &mut Children) {}
-
-    fn resume(&mut self, _: Start, _: &mut Children) {}
-
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![]
-    }
-
-    fn alarm(&self) -> Option<Instant> {
-        None
-    }
-
-    fn start_cell(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+    fn start_cell(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, Failure> {
         self.write_script(source.code)?;
-        Ok(self.spawn_cell(source).map_err(|error| Failure::io(SHELL, &error))?)
+        self.spawn_cell(source).map_err(|error| Failure::io(SHELL, &error))
     }
 
-    fn end_cell(
-        &mut self,
-        _: Option<&CellReport>,
-        children: &mut Children,
-    ) -> Result<CellDone, Unkillable> {
-        children.sweep()?;
+    fn end_cell(&mut self, _: Option<&CellReport>, children: &mut Children) -> CellDone {
+        children.sweep();
         if let Some(folder) = self.last_folder() {
             self.folder = folder;
         }
         let fresh = self.count == 0;
         self.count += 1;
-        Ok(CellDone {
+        CellDone {
             state: CellState::Kept,
             fresh,
             count: self.count,
@@ -172,12 +130,12 @@ impl Runtime for Bash {
             can_undo: 0,
             lost_threads: 0,
             at_risk: false,
-        })
+        }
     }
 
-    fn reset(&mut self, undo: Option<u32>, _: &mut Children) -> Result<ResetDone, RunError> {
+    fn reset(&mut self, undo: Option<u32>, _: &mut Children) -> Result<ResetDone, Failure> {
         match undo {
-            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0).into()),
+            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0)),
             Some(0) => {}
             None => {
                 self.folder.clone_from(&self.places.data);

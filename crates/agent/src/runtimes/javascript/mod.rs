@@ -12,22 +12,24 @@
 
 mod kernel;
 
-use std::{os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
+use std::{path::PathBuf, process::Command};
 
+use agent_core::{Ended, Settings};
 use nix::sys::signal::Signal;
 use protocol::message::{
-    CellDone, CellState, Contents, Failure, InspectDone, ResetDone, RuntimeName, Start,
+    CellDone, CellState, Contents, End, Failure, InspectDone, ResetDone, RuntimeName, Start,
 };
+use sandbox_files::tree::Snapshot;
 
 use super::{
-    Outlook, RunError, Runtime, Settings,
+    Runtime,
     channel::CellReport,
     cold, nothing_to_undo,
     program::{Program, Source},
 };
 use crate::{
     places::Places,
-    processes::{Children, Unkillable, is_doomed_by},
+    processes::{Children, is_doomed_by},
 };
 use kernel::{Cell, Kernel};
 
@@ -45,6 +47,13 @@ const STDIN: &str = "main.stdin";
 
 /// The message of Node before it aborts because its heap is full.
 const HEAP_IS_FULL: &str = "JavaScript heap out of memory";
+
+/// How a run ends whose interpreter aborts.
+const ABORTED: [End; 3] = [
+    End::Signaled { signal: Signal::SIGABRT as i32 },
+    End::Signaled { signal: Signal::SIGTRAP as i32 },
+    End::Signaled { signal: Signal::SIGILL as i32 },
+];
 
 /// Programs and cells in JavaScript.
 pub(super) struct JavaScript {
@@ -125,11 +134,7 @@ impl JavaScript {
     }
 
     /// Stops the kernel if it has answered, and otherwise kills it; ends the processes that it has started.
-    fn hold_or_kill(
-        &mut self,
-        has_answered: bool,
-        children: &mut Children,
-    ) -> Result<(), Unkillable> {
+    fn hold_or_kill(&mut self, has_answered: bool, children: &mut Children) {
         let held = |kernel: &Kernel| {
             has_answered && children.is_spared(kernel.pid()) && children.hold(kernel.pid())
         };
@@ -139,10 +144,9 @@ impl JavaScript {
             children.kill_spared(kernel.pid());
         }
         if !children.is_only(None) {
-            children.sweep()?;
+            children.sweep();
         }
         self.forget_the_dead(children);
-        Ok(())
     }
 
     fn count(&self) -> u64 {
@@ -155,30 +159,24 @@ impl Runtime for JavaScript {
         RuntimeName::JAVASCRIPT
     }
 
-    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, RunError> {
+    fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, Failure> {
         self.is_wanted = true;
         self.write(source)?;
         let mut command = Command::new(INTERPRETER);
         command.args(kernel::heap_limit()).arg(&self.script);
         let program = cold::start(&mut command, &self.places.data, source.stdin);
-        Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
-    }
-
-    fn missing_file(&self, _: &[u8]) -> Option<String> {
-        None
-    }
-
-    fn hiding_files(&self, _: &[u8]) -> Vec<String> {
-        vec![]
+        program.map_err(|error| Failure::io(INTERPRETER, &error))
     }
 
     fn script_name(&self) -> &'static str {
         SCRIPT
     }
 
-    fn is_out_of_memory(&self, stderr: &[u8]) -> bool {
+    fn explain(&self, stderr: &[u8], _: &Snapshot, ended: &mut Ended) {
         // Node's heap has a limit of its own, at which Node aborts.
-        String::from_utf8_lossy(stderr).contains(HEAP_IS_FULL)
+        if ABORTED.contains(&ended.end) && String::from_utf8_lossy(stderr).contains(HEAP_IS_FULL) {
+            ended.end = End::OutOfMemory;
+        }
     }
 
     fn configure(&mut self, settings: &Settings, _: &mut Children) {
@@ -187,11 +185,6 @@ impl Runtime for JavaScript {
 
     fn attend(&mut self, children: &mut Children) {
         self.forget_the_dead(children);
-    }
-
-    fn outlook(&self) -> Option<Outlook> {
-        // Nothing is prepared before the first cell.
-        Some(Outlook { ready: true, problems: vec![] })
     }
 
     fn hibernate(&mut self, children: &mut Children) {
@@ -211,19 +204,11 @@ impl Runtime for JavaScript {
         }
     }
 
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![]
-    }
-
-    fn alarm(&self) -> Option<Instant> {
-        None
-    }
-
     fn start_cell(
         &mut self,
         source: Source<'_>,
         children: &mut Children,
-    ) -> Result<Program, RunError> {
+    ) -> Result<Program, Failure> {
         self.is_wanted = true;
         self.write(source)?;
         if let Some(input) = source.input {
@@ -235,26 +220,22 @@ impl Runtime for JavaScript {
         let stdin = source.input.map(|_| &*self.stdin);
         let program = kernel.begin(Cell { file: &self.script, stdin }, start);
         self.kernel = Some(kernel);
-        Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
+        program.map_err(|error| Failure::io(INTERPRETER, &error))
     }
 
     fn interrupt(&mut self) -> bool {
         self.kernel.as_ref().is_some_and(Kernel::interrupt)
     }
 
-    fn end_cell(
-        &mut self,
-        report: Option<&CellReport>,
-        children: &mut Children,
-    ) -> Result<CellDone, Unkillable> {
-        self.hold_or_kill(report.is_some(), children)?;
+    fn end_cell(&mut self, report: Option<&CellReport>, children: &mut Children) -> CellDone {
+        self.hold_or_kill(report.is_some(), children);
         let state = match self.kernel {
             Some(_) => CellState::Kept,
             // The kernel was new, so that nothing was lost.
             None if self.fresh => CellState::RolledBack,
             None => CellState::Lost,
         };
-        Ok(CellDone {
+        CellDone {
             state,
             fresh: self.fresh,
             count: self.count(),
@@ -263,24 +244,23 @@ impl Runtime for JavaScript {
             can_undo: 0,
             lost_threads: 0,
             at_risk: false,
-        })
+        }
     }
 
-    fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
+    fn settle(&mut self, children: &mut Children) {
         self.start_spare(children);
-        Ok(())
     }
 
     fn is_live(&self) -> bool {
         self.kernel.is_some()
     }
 
-    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
+    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), Failure> {
         self.forget_the_dead(children);
         let mut contents = Contents::default();
         if let Some(kernel) = &self.kernel {
             let told = kernel.inspect();
-            self.hold_or_kill(told.is_some(), children)?;
+            self.hold_or_kill(told.is_some(), children);
             contents = told.unwrap_or_default();
         }
         let done = InspectDone {
@@ -292,14 +272,14 @@ impl Runtime for JavaScript {
         Ok((done, contents))
     }
 
-    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {
+    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, Failure> {
         match undo {
-            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0).into()),
+            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0)),
             Some(0) => {}
             None => {
                 if let Some(kernel) = self.kernel.take() {
                     children.kill_spared(kernel.pid());
-                    children.sweep()?;
+                    children.sweep();
                 }
             }
         }

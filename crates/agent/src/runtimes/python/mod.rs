@@ -10,22 +10,21 @@ mod zygote;
 
 use std::{ffi::OsString, io, os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
 
+use agent_core::{Ended, Settings};
 use nix::unistd::Pid;
 use protocol::message::{
     Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, ImportDone, InspectDone,
     ResetDone, RuntimeName, Start,
 };
+use sandbox_files::{python_errors, tree::Snapshot};
 
 use super::{
-    Outlook, RunError, Runtime, Settings,
+    Outlook, Runtime,
     channel::CellReport,
     cold,
     program::{Program, Source, Stdin},
 };
-use crate::{
-    places::Places,
-    processes::{Children, Unkillable},
-};
+use crate::{places::Places, processes::Children};
 use prefork::Prefork;
 use workspace::Workspace;
 
@@ -137,7 +136,7 @@ impl Runtime for Python {
         RuntimeName::PYTHON
     }
 
-    fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, RunError> {
+    fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, Failure> {
         self.layout
             .write_script(source.code)
             .map_err(|error| Failure::io("the program's file", &error))?;
@@ -147,29 +146,21 @@ impl Runtime for Python {
         } else {
             (&mut self.prefork, &mut self.light)
         };
-        let program = from.start(source, other, children)?;
+        let program = from.start(source, other, children);
         self.set_oom_score(PROTECTED);
         if let Some(program) = program {
             return Ok(program);
         }
         let program = self.layout.start_cold(source.stdin);
-        Ok(program.map_err(|error| Failure::io(INTERPRETER, &error))?)
-    }
-
-    fn missing_file(&self, stderr: &[u8]) -> Option<String> {
-        sandbox_files::python_errors::missing_file(&String::from_utf8_lossy(stderr))
-    }
-
-    fn hiding_files(&self, stderr: &[u8]) -> Vec<String> {
-        let module = sandbox_files::python_errors::wanting_module(&String::from_utf8_lossy(stderr));
-        module.map_or_else(Vec::new, |name| {
-            let path = name.replace('.', "/");
-            vec![format!("{path}.py"), format!("{path}/__init__.py")]
-        })
+        program.map_err(|error| Failure::io(INTERPRETER, &error))
     }
 
     fn script_name(&self) -> &'static str {
         SCRIPT
+    }
+
+    fn explain(&self, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {
+        python_errors::explain(stderr, files, &mut ended.facts);
     }
 
     fn configure(&mut self, settings: &Settings, children: &mut Children) {
@@ -227,7 +218,7 @@ impl Runtime for Python {
         &mut self,
         source: Source<'_>,
         children: &mut Children,
-    ) -> Result<Program, RunError> {
+    ) -> Result<Program, Failure> {
         self.layout
             .write_script(source.code)
             .map_err(|error| Failure::io("the cell's file", &error))?;
@@ -236,16 +227,12 @@ impl Runtime for Python {
         self.workspace.start(source.stdin, &mut self.prefork, children)
     }
 
-    fn end_cell(
-        &mut self,
-        report: Option<&CellReport>,
-        children: &mut Children,
-    ) -> Result<CellDone, Unkillable> {
+    fn end_cell(&mut self, report: Option<&CellReport>, children: &mut Children) -> CellDone {
         self.workspace.end_cell(report.is_some(), &self.prefork, children)
     }
 
-    fn settle(&mut self, children: &mut Children) -> Result<(), Unkillable> {
-        self.workspace.settle(&mut self.prefork, children)
+    fn settle(&mut self, children: &mut Children) {
+        self.workspace.settle(&mut self.prefork, children);
     }
 
     fn is_live(&self) -> bool {
@@ -256,11 +243,11 @@ impl Runtime for Python {
         self.workspace.pids()
     }
 
-    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), RunError> {
-        Ok(self.workspace.inspect(&mut self.prefork, children)?)
+    fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), Failure> {
+        Ok(self.workspace.inspect(&mut self.prefork, children))
     }
 
-    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, RunError> {
+    fn reset(&mut self, undo: Option<u32>, children: &mut Children) -> Result<ResetDone, Failure> {
         self.workspace.reset(undo, children)
     }
 
@@ -268,8 +255,8 @@ impl Runtime for Python {
         &mut self,
         limits: CarryLimits,
         children: &mut Children,
-    ) -> Result<(ExportDone, Carried, Vec<u8>), RunError> {
-        let (done, written) = self.workspace.export(limits, &mut self.prefork, children)?;
+    ) -> Result<(ExportDone, Carried, Vec<u8>), Failure> {
+        let (done, written) = self.workspace.export(limits, &mut self.prefork, children);
         Ok((done, written.carried, written.bytes))
     }
 
@@ -279,7 +266,7 @@ impl Runtime for Python {
         count: u64,
         limits: CarryLimits,
         children: &mut Children,
-    ) -> Result<(ImportDone, Carried), RunError> {
+    ) -> Result<(ImportDone, Carried), Failure> {
         self.prefork.finish_spare(children);
         self.light.stand_aside(children);
         self.workspace.import(bytes, (count, limits), &mut self.prefork, children)

@@ -14,6 +14,9 @@
 //!
 //! All of this only saves time. Whatever goes wrong, the run gets a new interpreter.
 
+mod imports;
+mod kernels;
+
 use std::{
     collections::BTreeSet,
     mem,
@@ -33,8 +36,7 @@ use super::{
     zygote::{KernelSpare, Spare, Zygote, ZygoteStatus},
 };
 use crate::{
-    memory,
-    processes::{self, Children, Unkillable},
+    processes::{self, Children},
     runtimes::{
         channel::Received,
         program::{Program, Source},
@@ -46,9 +48,6 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Time limit for a spare from a fork server that has loaded everything; after that it is stuck.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest time that a run waits for a kernel that is being forked.
-const BIRTH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Longest time that a run waits until its modules are loaded. If it imports them itself, that does not take longer.
 const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,9 +64,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Number of waiting spares that may be lost before the fork server counts as the cause.
 const MAX_LOST_SPARES: u32 = 3;
-
-/// Number of kernels that may fail before no more are requested.
-const MAX_FAILED_KERNELS: u32 = 3;
 
 #[derive(Debug)]
 enum Phase {
@@ -233,113 +229,10 @@ impl Prefork {
         self.attend_to_kernel(now, children);
     }
 
-    /// Keeps a kernel ready while no other is in use. Programs come first: without a spare kernel, a new interpreter
-    /// runs the cells.
-    fn attend_to_kernel(&mut self, now: Instant, children: &mut Children) {
-        let Some(kernel) = &mut self.kernel else {
-            let is_time = self.wants_kernel && self.spare.as_ref().is_some_and(Spare::is_ready);
-            // A spare kernel must not take the memory of programs.
-            let is_time = is_time && memory::is_half_free();
-            if is_time && self.cells && self.failed_kernels < MAX_FAILED_KERNELS {
-                self.ask_for_kernel();
-            }
-            return;
-        };
-        let (was_there, was_ready) = (kernel.pid.is_some(), kernel.is_ready);
-        let is_stuck = !was_ready
-            && matches!(self.phase, Phase::Loaded(_))
-            && now > kernel.asked + FORK_TIMEOUT;
-        if !kernel.look() || is_stuck {
-            self.failed_kernels += u32::from(!was_ready);
-            self.drop_kernel(children);
-        } else if let Some(pid) = kernel.pid {
-            if !was_there {
-                // The processes that it forks while it prepares are spared, too.
-                children.spare(pid);
-            }
-            if kernel.is_ready && !was_ready {
-                self.failed_kernels = 0;
-                children.trust_no_longer(pid);
-                children.is_only(None);
-            }
-        }
-    }
-
-    fn ask_for_kernel(&mut self) {
-        if let Phase::Loading(Loading { zygote, .. }) | Phase::Loaded(zygote) = &self.phase {
-            // Fails if the fork server has died, which is noticed elsewhere.
-            self.kernel = zygote.ask_for_kernel().ok();
-        }
-    }
-
-    fn drop_kernel(&mut self, children: &mut Children) {
-        if let Some(pid) = self.kernel.take().and_then(|kernel| kernel.pid) {
-            children.kill_spared(pid);
-        }
-    }
-
-    /// Pauses a kernel that prepares, to leave the processor to a run. Waits for a kernel that is being forked, which
-    /// takes milliseconds: it would be taken for a process of the user's.
-    fn pause_kernel(&mut self, children: &mut Children) {
-        let until = Instant::now() + BIRTH_TIMEOUT;
-        while self.kernel.as_ref().is_some_and(|kernel| kernel.pid.is_none())
-            && self.wait_for_message(until, children)
-        {}
-        if let Some(pid) = self.preparing_kernel() {
-            children.signal_spared(pid, Signal::SIGSTOP);
-        }
-    }
-
-    fn preparing_kernel(&self) -> Option<Pid> {
-        self.kernel.as_ref().filter(|kernel| !kernel.is_ready).and_then(|kernel| kernel.pid)
-    }
-
     fn drop_spare(&mut self, children: &mut Children) {
         if let Some(pid) = self.spare.take().and_then(|spare| spare.pid) {
             children.kill_spared(pid);
         }
-    }
-
-    /// Sets whether a kernel is kept ready.
-    pub(super) fn want_kernel(&mut self, wants_kernel: bool) {
-        self.wants_kernel = wants_kernel;
-        if wants_kernel && matches!(self.phase, Phase::GaveRoom) {
-            self.phase = Phase::Asleep;
-        }
-    }
-
-    /// Returns a kernel that waits for its first cell, and how it was started; waits for it if it is on its way. `None`
-    /// leaves the cell to a new interpreter.
-    pub(super) fn take_kernel(&mut self, children: &mut Children) -> Option<(KernelSpare, Start)> {
-        self.attend(children);
-        if self.kernel.as_ref().and_then(|kernel| kernel.pid).is_some_and(processes::is_doomed) {
-            self.drop_kernel(children);
-        }
-        let mut start = Start::Warm;
-        if self.kernel.as_ref().is_none_or(|kernel| !kernel.is_ready) {
-            start = Start::Fork;
-            if !self.cells || self.failed_kernels >= MAX_FAILED_KERNELS {
-                return None;
-            }
-            self.wake(children);
-            if self.kernel.is_none() {
-                self.ask_for_kernel();
-            }
-            let until = Instant::now() + WANTED_TIMEOUT;
-            while self.kernel.as_ref().is_some_and(|kernel| !kernel.is_ready)
-                && self.wait_for_message(until, children)
-            {}
-        }
-        if self.kernel.as_ref().is_none_or(|kernel| !kernel.is_ready) {
-            self.drop_kernel(children);
-            return None;
-        }
-        let kernel = self.kernel.take()?;
-        if memory::is_soon_unshared() && !memory::is_half_free() {
-            // The kernel, its copies and the fork server together would need too much memory.
-            self.give_room(children);
-        }
-        Some((kernel, start))
     }
 
     /// The fork server's process.
@@ -415,11 +308,7 @@ impl Prefork {
 
     /// Whether it has loaded all that a program seems to import.
     pub(super) fn suits(&self, code: &[u8]) -> bool {
-        let code = String::from_utf8_lossy(code);
-        let has = |name: &String| first_names(&self.preload).any(|loaded| loaded == name);
-        matches!(self.phase, Phase::Loaded(_))
-            && !is_for_notebook(&code)
-            && imported(&code).iter().all(has)
+        matches!(self.phase, Phase::Loaded(_)) && imports::suffice(code, &self.preload)
     }
 
     /// Starts the program in the script's file, in the quickest way that is available; `None` leaves it to a new
@@ -429,7 +318,7 @@ impl Prefork {
         source: Source<'_>,
         other: &mut Self,
         children: &mut Children,
-    ) -> Result<Option<Program>, Unkillable> {
+    ) -> Option<Program> {
         self.attend(children);
         let is_doomed =
             |spare: &Spare| spare.is_exposed && spare.pid.is_some_and(processes::is_doomed);
@@ -443,17 +332,17 @@ impl Prefork {
         if !self.spare.as_ref().is_some_and(Spare::is_ready) {
             start = Start::Fork;
             let preload = self.preload.clone();
-            let wants = wanted(source.code, &preload);
+            let wants = imports::wanted(source.code, &preload);
             // A program that needs no module which has to be loaded starts faster in a new interpreter.
             match self.phase {
                 Phase::Loaded(_) => {}
                 Phase::Loading(_) if !wants.is_empty() => {}
                 Phase::Asleep if !wants.is_empty() => self.wake(children),
                 _ => {
-                    self.has_met_somebody(other, children)?;
+                    self.has_met_somebody(other, children);
                     self.make_way(children);
                     other.make_way(children);
-                    return Ok(None);
+                    return None;
                 }
             }
             if self.spare.is_none() {
@@ -461,7 +350,7 @@ impl Prefork {
             }
             self.wait_for_spare(children);
         }
-        if self.has_met_somebody(other, children)? && matches!(self.phase, Phase::Loaded(_)) {
+        if self.has_met_somebody(other, children) && matches!(self.phase, Phase::Loaded(_)) {
             start = Start::Fork;
             self.ask(&BTreeSet::new(), children);
             self.wait_for_spare(children);
@@ -474,7 +363,7 @@ impl Prefork {
         });
         self.make_way(children);
         other.make_way(children);
-        Ok(program)
+        program
     }
 
     /// Leaves the processor to a run that is not started from this fork server.
@@ -497,19 +386,15 @@ impl Prefork {
 
     /// Ends all processes except the fork servers and their spares; returns true if there were any. They may have
     /// reached into the spares, which are then ended as well.
-    fn has_met_somebody(
-        &mut self,
-        other: &mut Self,
-        children: &mut Children,
-    ) -> Result<bool, Unkillable> {
+    fn has_met_somebody(&mut self, other: &mut Self, children: &mut Children) -> bool {
         children.wait_for_the_dying();
         let met = !children.is_only(None);
         if met {
             self.drop_spare(children);
             other.drop_spare(children);
-            children.sweep()?;
+            children.sweep();
         }
-        Ok(met)
+        met
     }
 
     fn wait_for_spare(&mut self, children: &mut Children) {
@@ -600,58 +485,5 @@ impl Prefork {
             }
             Phase::Off | Phase::Asleep | Phase::GaveRoom => None,
         }
-    }
-}
-
-/// The first names of the modules that a program seems to import and that are preloaded. An estimate: a module that it
-/// misses only costs time.
-fn wanted<'a>(code: &[u8], preload: &'a [String]) -> BTreeSet<&'a str> {
-    let code = String::from_utf8_lossy(code);
-    let imported = imported(&code);
-    // Only the fork server can make a program of code for a notebook. The first module is loaded soonest.
-    let soonest = is_for_notebook(&code).then(|| first_names(preload).next()).flatten();
-    first_names(preload).filter(|name| imported.contains(*name)).chain(soonest).collect()
-}
-
-/// The first names of modules.
-fn first_names(modules: &[String]) -> impl Iterator<Item = &str> {
-    modules.iter().filter_map(|name| name.split('.').next())
-}
-
-/// The first names of the modules that a program seems to import.
-fn imported(code: &str) -> BTreeSet<String> {
-    let first =
-        |name: &str| name.trim_start().split(['.', ' ', '\r']).next().unwrap_or("").to_owned();
-    code.split(['\n', ';'])
-        .map(str::trim_start)
-        .flat_map(|line| match (line.strip_prefix("import "), line.strip_prefix("from ")) {
-            (Some(names), _) => names.split(',').map(first).collect(),
-            (_, Some(name)) => vec![first(name)],
-            _ => vec![],
-        })
-        .collect()
-}
-
-/// Whether a program seems to have syntax that only notebooks understand.
-fn is_for_notebook(code: &str) -> bool {
-    code.contains("display(")
-        || code.lines().any(|line| line.starts_with(['%', '!']) || line.starts_with("await "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_program_imports_is_read_from_its_text() {
-        let preload = ["numpy", "pandas", "matplotlib.pyplot", "json"].map(str::to_owned);
-        let wants = |code: &str| wanted(code.as_bytes(), &preload).into_iter().collect::<Vec<_>>();
-        assert_eq!(wants("print(2 + 2)"), Vec::<&str>::new());
-        assert_eq!(wants("import os, pandas as pd\nimport  json"), ["json", "pandas"]);
-        assert_eq!(wants("if True:\n    from matplotlib import pyplot"), ["matplotlib"]);
-        assert_eq!(wants("x = 1; import numpy.linalg\r\n"), ["numpy"]);
-        assert_eq!(wants("%matplotlib inline\nprint(1)"), ["numpy"]);
-        assert_eq!(wants("x = await_this()"), Vec::<&str>::new());
-        assert_eq!(wants("import pandasql\nfrom jsonl import x"), Vec::<&str>::new());
     }
 }

@@ -12,6 +12,8 @@
 //! Before its first cell a kernel needs no copy, because a new one has the same state. Between the calls the kernel and
 //! its copies are stopped.
 
+mod room;
+
 use std::mem;
 
 use nix::{sys::signal::Signal, unistd::Pid};
@@ -20,42 +22,21 @@ use protocol::message::{
     InspectDone, ResetDone,
 };
 
+use self::room::Room;
 use super::{
-    EXPENDABLE, Layout, PROTECTED,
+    EXPENDABLE, Layout,
     carry::Written,
     kernel::{Kernel, Process},
     prefork::Prefork,
 };
 use crate::{
     memory,
-    processes::{Children, Unkillable, is_doomed, memory_of, set_oom_score},
+    processes::{Children, is_doomed, memory_of, set_oom_score},
     runtimes::{
-        RunError, nothing_to_undo,
+        nothing_to_undo,
         program::{Program, Stdin},
     },
 };
-
-/// The score of a kernel at work whose copy is expendable: the system kills it after the copy, but before the agent.
-const AT_WORK: u32 = 700;
-
-/// Use of memory above which no copies of older states are kept, in percent.
-const CROWDED: u64 = 90;
-
-/// Bytes that must be free for a copy to be made: as many as it may soon have for itself; the second if that is most of
-/// what the kernel has.
-const MIN_FREE: u64 = 24 << 20;
-const MIN_FREE_UNSHARED: u64 = 96 << 20;
-
-/// The room in memory for a copy of the present state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
-    /// None, not even for a copy that has next to nothing for itself.
-    None,
-    /// Enough for a copy that is killed first when memory runs out.
-    Tight,
-    /// Enough for a copy that has all of the state for itself.
-    Ample,
-}
 
 pub(super) struct Workspace {
     layout: Layout,
@@ -127,11 +108,11 @@ impl Workspace {
         stdin: Stdin,
         prefork: &mut Prefork,
         children: &mut Children,
-    ) -> Result<Program, RunError> {
+    ) -> Result<Program, Failure> {
         children.wait_for_the_dying();
         if !self.layout.kernel.exists() {
             let detail = "the image has no program for cells";
-            return Err(Failure::new(protocol::message::FailureCode::NoRuntime, detail).into());
+            return Err(Failure::new(protocol::message::FailureCode::NoRuntime, detail));
         }
         // A program beside the kernel may have killed it, and it takes a while to die.
         let was_disturbed = mem::take(&mut self.was_disturbed);
@@ -141,7 +122,7 @@ impl Workspace {
                 && (!was_disturbed || !is_doomed(process.pid) && process.answers(children))
         };
         if self.kernel.as_ref().is_some_and(|kernel| !is_there(kernel)) {
-            self.recover(prefork, children)?;
+            self.recover(prefork, children);
         }
         for _ in 0..2 {
             if self.kernel.is_none() {
@@ -153,24 +134,24 @@ impl Workspace {
                 return Ok(program);
             }
             // The kernel has just died.
-            self.recover(prefork, children)?;
+            self.recover(prefork, children);
         }
         let detail = "its interpreters die before they run a cell";
-        Err(Failure::io("the workspace", &std::io::Error::other(detail)).into())
+        Err(Failure::io("the workspace", &std::io::Error::other(detail)))
     }
 
     fn new_kernel(
         &mut self,
         prefork: &mut Prefork,
         children: &mut Children,
-    ) -> Result<Kernel, RunError> {
+    ) -> Result<Kernel, Failure> {
         let spare = prefork.take_kernel(children);
         if let Some(kernel) = spare.and_then(|(spare, start)| Kernel::from_spare(spare, start)) {
             return Ok(kernel);
         }
         prefork.make_way(children);
         let kernel = Kernel::start_cold(&self.layout, children);
-        Ok(kernel.map_err(|error| Failure::io("the interpreter", &error))?)
+        kernel.map_err(|error| Failure::io("the interpreter", &error))
     }
 
     fn kill_kernel(&mut self, children: &mut Children) {
@@ -180,13 +161,9 @@ impl Workspace {
     }
 
     /// Replaces a kernel that is dead or does not answer, not because of a cell, by a copy.
-    fn recover(
-        &mut self,
-        prefork: &mut Prefork,
-        children: &mut Children,
-    ) -> Result<(), Unkillable> {
+    fn recover(&mut self, prefork: &mut Prefork, children: &mut Children) {
         self.kill_kernel(children);
-        children.sweep()?;
+        children.sweep();
         match self.roll_back(children) {
             Some(threads) => {
                 self.lost_threads += threads;
@@ -195,7 +172,6 @@ impl Workspace {
             }
             None => self.lost_threads = 0,
         }
-        Ok(())
     }
 
     /// Replaces the kernel, which is dead, by the copy of its state. Returns the number of threads that are lost with
@@ -222,7 +198,7 @@ impl Workspace {
         is_done: bool,
         prefork: &Prefork,
         children: &mut Children,
-    ) -> Result<CellDone, Unkillable> {
+    ) -> CellDone {
         self.was_own = true;
         let before = self.count();
         let mut lost_threads = mem::take(&mut self.lost_threads);
@@ -234,16 +210,16 @@ impl Workspace {
         let state = if is_kept {
             self.weigh_for_rest(children);
             if !children.is_only(None) {
-                children.sweep()?;
+                children.sweep();
             }
             if let Some(kernel) = &mut self.kernel {
                 kernel.count += 1;
             }
-            self.make_room(children)?;
+            self.make_room(children);
             CellState::Kept
         } else {
             self.kill_kernel(children);
-            children.sweep()?;
+            children.sweep();
             match self.roll_back(children) {
                 Some(threads) => {
                     lost_threads += threads;
@@ -254,7 +230,7 @@ impl Workspace {
             }
         };
         let memory = self.kernel.as_ref().and_then(|kernel| memory_of(kernel.process.pid));
-        Ok(CellDone {
+        CellDone {
             state,
             fresh: before == 0,
             count: self.count(),
@@ -263,24 +239,20 @@ impl Workspace {
             can_undo: self.can_undo(children),
             lost_threads,
             at_risk: self.kernel.is_some() && self.room(prefork) != Room::Ample,
-        })
+        }
     }
 
     /// Makes a copy of the present state for the next cell, and ends copies beyond the limit.
-    pub(super) fn settle(
-        &mut self,
-        prefork: &mut Prefork,
-        children: &mut Children,
-    ) -> Result<(), Unkillable> {
+    pub(super) fn settle(&mut self, prefork: &mut Prefork, children: &mut Children) {
         prefork.want_kernel(self.kernel.is_none());
-        let Some(kernel) = &self.kernel else { return Ok(()) };
+        let Some(kernel) = &self.kernel else { return };
         let count = kernel.count;
         self.forget_the_dead(children);
         if count > 0 && self.copies.last().is_none_or(|copy| copy.count != count) {
             self.keep_copy(prefork, children);
             self.trim(children);
         }
-        self.rest(children)
+        self.rest(children);
     }
 
     /// Makes a copy of the present state, if there is room for one.
@@ -303,12 +275,11 @@ impl Workspace {
     }
 
     /// Stops the kernel and its copies, and ends all other processes, if there are any.
-    fn rest(&self, children: &mut Children) -> Result<(), Unkillable> {
+    fn rest(&self, children: &mut Children) {
         if !(children.hold_all(&self.pids()) && children.is_only(None)) {
-            children.sweep()?;
+            children.sweep();
         }
         self.hold(children);
-        Ok(())
     }
 
     /// The kernel and its copies.
@@ -339,86 +310,20 @@ impl Workspace {
         }
     }
 
-    /// How much room there is for a copy. A copy shares the memory that the kernel shares with the fork server.
-    fn room(&self, prefork: &Prefork) -> Room {
-        let own = |pid| memory_of(pid).map_or(0, |(_, own)| own);
-        let kernel = self.kernel.as_ref().map_or(0, |kernel| own(kernel.process.pid));
-        let shared = || prefork.server().map_or(0, own);
-        if !memory::has_room(min_free()) {
-            Room::None
-        } else if memory::has_room(kernel) || memory::has_room(kernel.saturating_sub(shared())) {
-            Room::Ample
-        } else {
-            Room::Tight
-        }
-    }
-
-    /// Sets the scores for a cell. A copy of the present state is worth more than the work of the cell, unless there is
-    /// no room for both: then honest work on a large state must be able to end.
-    fn weigh_for_cell(&self, prefork: &Prefork, children: &Children) {
-        let Some(kernel) = &self.kernel else { return };
-        let copy = self.copies.last().filter(|copy| copy.count == kernel.count);
-        let copy = copy.filter(|copy| copy.process.is_alive(children));
-        let score = match copy {
-            Some(copy) if copy.is_protected => {
-                set_oom_score(copy.process.pid, PROTECTED);
-                EXPENDABLE
-            }
-            // Nothing is lost with a kernel that has run no cell.
-            None if kernel.count == 0 => EXPENDABLE,
-            _ => AT_WORK,
-        };
-        prefork.set_oom_score(if score == AT_WORK { EXPENDABLE } else { PROTECTED });
-        if kernel.process.is_alive(children) {
-            set_oom_score(kernel.process.pid, score);
-        }
-    }
-
-    /// Sets the scores between cells. The kernel is worth the most, as its state was said to be kept.
-    fn weigh_for_rest(&self, children: &Children) {
-        let kernel = self.kernel.iter().map(|kernel| (&kernel.process, PROTECTED));
-        let copy = self.copies.last().map(|copy| (&copy.process, EXPENDABLE));
-        for (process, score) in kernel.chain(copy) {
-            if process.is_alive(children) {
-                set_oom_score(process.pid, score);
-            }
-        }
-    }
-
-    /// After a cell: ends the copies, which are of older states, if memory is short.
-    fn make_room(&mut self, children: &mut Children) -> Result<(), Unkillable> {
-        if self.copies.is_empty() || !is_crowded() && memory::has_room(min_free()) {
-            return Ok(());
-        }
-        for copy in self.copies.drain(..) {
-            copy.process.kill(children);
-        }
-        children.sweep()
-    }
-
-    /// Ends the oldest copies, if there are more than may be kept or memory is short.
-    fn trim(&mut self, children: &mut Children) {
-        let most = if is_crowded() { 1 } else { self.undo as usize + 1 };
-        let surplus = self.copies.len().saturating_sub(most);
-        for copy in self.copies.drain(..surplus) {
-            copy.process.kill(children);
-        }
-    }
-
     pub(super) fn inspect(
         &mut self,
         prefork: &mut Prefork,
         children: &mut Children,
-    ) -> Result<(InspectDone, Contents), Unkillable> {
+    ) -> (InspectDone, Contents) {
         let mut contents = self.contents(children);
         if contents.is_none() && self.kernel.is_some() {
-            self.recover(prefork, children)?;
+            self.recover(prefork, children);
             contents = self.contents(children);
             if contents.is_none() {
                 self.end(children);
             }
         }
-        self.rest(children)?;
+        self.rest(children);
         let memory = self.kernel.as_ref().and_then(|kernel| memory_of(kernel.process.pid));
         let done = InspectDone {
             live: self.is_live(),
@@ -426,7 +331,7 @@ impl Workspace {
             can_undo: self.can_undo(children),
             memory_bytes: memory.map(|(all, _)| all),
         };
-        Ok((done, contents.unwrap_or_default()))
+        (done, contents.unwrap_or_default())
     }
 
     /// Saves the variables of the kernel. If memory is short, ends the fork server and the copies before.
@@ -435,17 +340,17 @@ impl Workspace {
         limits: CarryLimits,
         prefork: &mut Prefork,
         children: &mut Children,
-    ) -> Result<(ExportDone, Written), Unkillable> {
+    ) -> (ExportDone, Written) {
         let answers = |kernel: &Kernel| kernel.process.answers(children);
         if self.kernel.as_ref().is_some_and(|kernel| !answers(kernel)) {
-            self.recover(prefork, children)?;
+            self.recover(prefork, children);
         }
         if !memory::has_room(limits.total_bytes) {
             prefork.give_room(children);
             for copy in self.copies.drain(..) {
                 copy.process.kill(children);
             }
-            children.sweep()?;
+            children.sweep();
         }
         // The agent holds the bytes in memory of the sandbox as well.
         let steps = (0..8).map(|step| limits.total_bytes >> step);
@@ -454,11 +359,11 @@ impl Workspace {
         let count = self.count();
         let process = self.kernel.as_ref().map(|kernel| &kernel.process);
         let written = process.and_then(|process| process.carry_out(limits, children));
-        self.rest(children)?;
+        self.rest(children);
         let written =
             written.unwrap_or_else(|| Written { bytes: vec![], carried: Carried::default() });
         let total = written.bytes.len() as u64;
-        Ok((ExportDone { live: self.is_live(), count, total }, written))
+        (ExportDone { live: self.is_live(), count, total }, written)
     }
 
     /// Creates a kernel with these variables.
@@ -468,9 +373,9 @@ impl Workspace {
         (count, limits): (u64, CarryLimits),
         prefork: &mut Prefork,
         children: &mut Children,
-    ) -> Result<(ImportDone, Carried), RunError> {
+    ) -> Result<(ImportDone, Carried), Failure> {
         if self.kernel.is_some() {
-            return Err(Failure::bad_request("there is an interpreter already").into());
+            return Err(Failure::bad_request("there is an interpreter already"));
         }
         children.wait_for_the_dying();
         let mut kernel = self.new_kernel(prefork, children)?;
@@ -483,15 +388,15 @@ impl Workspace {
         }
         let Some(taken) = taken.filter(|taken| taken.fits) else {
             kernel.process.kill(children);
-            children.sweep()?;
+            children.sweep();
             let detail = "the interpreter did not take the variables over in time";
-            return Err(Failure::io("the workspace", &std::io::Error::other(detail)).into());
+            return Err(Failure::io("the workspace", &std::io::Error::other(detail)));
         };
         // The kernel counts as used, whatever the count was.
         kernel.count = count.max(1);
         self.kernel = Some(kernel);
         self.weigh_for_rest(children);
-        self.rest(children)?;
+        self.rest(children);
         Ok((ImportDone { count: self.count() }, taken.carried))
     }
 
@@ -504,12 +409,12 @@ impl Workspace {
         &mut self,
         undo: Option<u32>,
         children: &mut Children,
-    ) -> Result<ResetDone, RunError> {
+    ) -> Result<ResetDone, Failure> {
         let able = self.can_undo(children);
         let count = self.count();
         let back = match undo {
             None => count,
-            Some(back) if back > able => return Err(nothing_to_undo(back, able).into()),
+            Some(back) if back > able => return Err(nothing_to_undo(back, able)),
             Some(back) => u64::from(back),
         };
         let mut lost_threads = 0;
@@ -520,7 +425,7 @@ impl Workspace {
             let at = self.copies.iter().position(|copy| copy.count == target);
             let copy = at.map(|at| self.copies.remove(at));
             let Some(copy) = copy.filter(|copy| copy.process.take_over(children)) else {
-                return Err(nothing_to_undo(undo.unwrap_or_default(), 0).into());
+                return Err(nothing_to_undo(undo.unwrap_or_default(), 0));
             };
             let newer = self.copies.partition_point(|copy| copy.count < target);
             for newer in self.copies.drain(newer..) {
@@ -532,7 +437,7 @@ impl Workspace {
                 (kernel.process, kernel.count) = (copy.process, target);
             }
         }
-        children.sweep()?;
+        children.sweep();
         self.hold(children);
         Ok(ResetDone { count: self.count(), can_undo: self.can_undo(children), lost_threads })
     }
@@ -546,13 +451,4 @@ impl Workspace {
             copy.process.kill(children);
         }
     }
-}
-
-fn min_free() -> u64 {
-    if memory::is_soon_unshared() { MIN_FREE_UNSHARED } else { MIN_FREE }
-}
-
-/// Whether there is too little memory for copies of older states.
-fn is_crowded() -> bool {
-    memory::limit().is_some_and(|limit| !memory::has_room(limit / 100 * (100 - CROWDED)))
 }

@@ -1,13 +1,14 @@
-//! The sending end of the stream. It keeps the frames that were sent last, for a server that has not received them
-//! before the stream was lost.
+//! The two ends of the stream: the inbox receives frames, the outbox sends them. The outbox keeps the frames that were
+//! sent last, for a server that has not received them before the stream was lost.
 
 use std::{
     collections::VecDeque,
-    io::{self, BufWriter, ErrorKind, Write},
-    os::fd::{AsFd, OwnedFd},
+    io::{self, BufWriter, ErrorKind, Read, Write},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::Arc,
 };
 
+use agent_core::Outlet;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -19,9 +20,6 @@ use protocol::{
     frame::{self, Kind},
     message::{Failure, FailureCode},
 };
-use sandbox_files::replies::Outlet;
-
-use super::inbox::replace;
 
 /// Maximum bytes of kept frames: more than pipes and relays hold in transit, and several of the largest frames.
 const MAX_KEPT_BYTES: usize = 4 << 20;
@@ -33,6 +31,55 @@ const PIPE_BYTES: i32 = 256 << 10;
 /// Maximum number of kept frames, including those that were shortened to a failure. More than the calls that are
 /// unanswered at a time.
 const MAX_KEPT_FRAMES: usize = 1024;
+
+/// Reads standard input until it ends, or the stream counts as lost. Bytes that are unread then count as not received.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Readable while the stream is lost.
+    bell: Arc<EventFd>,
+}
+
+impl Inbox {
+    pub(super) fn new(bell: Arc<EventFd>) -> Self {
+        Self { bell }
+    }
+}
+
+impl Read for Inbox {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        let mut fds = [
+            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
+        ];
+        poll(&mut fds, PollTimeout::NONE)?;
+        let is_lost = fds[0].any().unwrap_or_default();
+        if is_lost { Ok(0) } else { Ok(nix::unistd::read(stdin.as_fd(), buffer)?) }
+    }
+}
+
+/// Makes this descriptor standard input, from which all further frames come.
+pub(super) fn connect(input: &OwnedFd) {
+    replace(input, libc::STDIN_FILENO);
+}
+
+/// Closes both ends of a lost stream, and puts pipes in their place whose other ends are closed.
+pub(super) fn disconnect() {
+    if let (Ok((input, _)), Ok((_, output))) = (io::pipe(), io::pipe()) {
+        replace(&input.into(), libc::STDIN_FILENO);
+        replace(&output.into(), libc::STDOUT_FILENO);
+    }
+}
+
+/// Makes a descriptor number refer to the file of another descriptor.
+#[expect(
+    unsafe_code,
+    reason = "both are open, and nobody owns the number that gets another meaning"
+)]
+pub(super) fn replace(with: &OwnedFd, number: i32) {
+    // Fails only for an invalid number.
+    let _ = unsafe { libc::dup3(with.as_raw_fd(), number, libc::O_CLOEXEC) };
+}
 
 /// Sends frames over standard output.
 #[derive(Debug)]
