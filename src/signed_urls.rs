@@ -302,7 +302,7 @@ impl SignedUrls {
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
         let expires = expires.min(u32::MAX.into());
         let mac = self.mac(session, grant, expires).finalize().into_bytes();
-        let mac = mac[..MAC].try_into().expect("it is longer");
+        let mac = mac[..MAC].try_into().expect("a SHA-256 MAC has more bytes than `MAC`");
         Signature { number: session.number, expires, mac }.word()
     }
 

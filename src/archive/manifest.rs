@@ -145,7 +145,7 @@ impl Manifest {
 
     /// Returns the manifest as bytes, with a hash, or with a keyed hash if there is a key.
     pub(super) fn to_bytes(&self, key: Option<&[u8]>) -> Vec<u8> {
-        let json = serde_json::to_vec(self).expect("it has no keys but strings");
+        let json = serde_json::to_vec(self).expect("a manifest has only keys that are strings");
         let line = match key {
             Some(key) => {
                 format!("{KEYED}{}\n", hex::encode(mac(key, &json).finalize().into_bytes()))

@@ -200,7 +200,7 @@ impl Save {
                     records.extend(current.take().map(|it| record(&paths, it)));
                     current = Some((n, Sha256::new(), 0));
                 }
-                let (_, hash, size) = current.as_mut().expect("just made");
+                let (_, hash, size) = current.as_mut().expect("set above if it was `None`");
                 hash.update(&bytes);
                 *size += bytes.len() as u64;
                 if !bytes.is_empty() {

@@ -55,8 +55,10 @@ impl FromStr for Hash {
 impl Serialize for Hash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut digits = [0; 64];
-        hex::encode_to_slice(self.0, &mut digits).expect("there is room for them");
-        serializer.serialize_str(std::str::from_utf8(&digits).expect("digits"))
+        hex::encode_to_slice(self.0, &mut digits).expect("32 bytes are 64 digits");
+        serializer.serialize_str(
+            std::str::from_utf8(&digits).expect("`encode_to_slice` writes ASCII digits"),
+        )
     }
 }
 
@@ -101,7 +103,8 @@ pub(super) fn line(after: Position, key: &Key, says: &impl Serialize) -> (Vec<u8
 
 /// Writes an object as a line, with a MAC if there is a key.
 pub(super) fn sealed(object: &impl Serialize, key: &Key) -> Vec<u8> {
-    let mut line = serde_json::to_vec(object).expect("texts and numbers serialize");
+    let mut line =
+        serde_json::to_vec(object).expect("lines have only texts, numbers and keys that are texts");
     if let Some(key) = key {
         line.pop();
         let mac = hex::encode(mac(key, &line));

@@ -28,7 +28,8 @@ impl Digest {
     /// Returns the digest of a value as JSON: without blanks, the keys of objects in order.
     pub(crate) fn of_json(value: &impl Serialize) -> Self {
         let mut hashing = Hashing::default();
-        serde_json::to_writer(&mut hashing, value).expect("nothing can fail here");
+        serde_json::to_writer(&mut hashing, value)
+            .expect("JSON serializes, and `Hashing` takes all bytes");
         hashing.end()
     }
 }

@@ -377,7 +377,7 @@ fn disagreement(said: Said, last: Option<(Position, Hash)>) -> Option<FoundHead>
 fn tail(file: &File) -> io::Result<Vec<u8>> {
     let len = file.metadata()?.len();
     let from = len.saturating_sub(2 * MAX_LINE as u64);
-    let mut bytes = vec![0; usize::try_from(len - from).expect("two megabytes")];
+    let mut bytes = vec![0; usize::try_from(len - from).expect("at most 2 * MAX_LINE")];
     file.read_exact_at(&mut bytes, from)?;
     Ok(bytes)
 }

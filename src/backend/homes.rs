@@ -43,7 +43,7 @@ impl CallerKey {
 
     /// The first 32 bits of the key, which URLs contain to identify the caller's home.
     pub fn prefix(&self) -> u32 {
-        u32::from_str_radix(&self.0[..8], 16).expect("hexadecimal digits")
+        u32::from_str_radix(&self.0[..8], 16).expect("the key is 32 hexadecimal digits")
     }
 }
 

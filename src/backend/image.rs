@@ -174,12 +174,14 @@ impl Template {
 /// The base image if the caller does not choose another one.
 pub fn default_base() -> &'static str {
     let base = DOCKERFILE.lines().find_map(|line| line.strip_prefix("ARG BASE_IMAGE="));
-    base.expect("the Dockerfile names one")
+    base.expect("the Dockerfile in this program has the line ARG BASE_IMAGE")
 }
 
 /// The Dockerfile up to its last stage, and that stage without its first line.
 fn stages() -> (&'static str, &'static str) {
-    let (before, last) = DOCKERFILE.rsplit_once("\nFROM libraries\n").expect("it ends with that");
+    let (before, last) = DOCKERFILE
+        .rsplit_once("\nFROM libraries\n")
+        .expect("the Dockerfile in this program has the stage FROM libraries");
     (before, last)
 }
 

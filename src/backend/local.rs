@@ -45,7 +45,7 @@ impl Local {
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
         for (path, content) in image::FORK_SERVER.into_iter().chain([image::JAVASCRIPT_KERNEL]) {
             let path = folder.join(path);
-            fs::create_dir_all(path.parent().expect("it is in a folder"))?;
+            fs::create_dir_all(path.parent().expect("the path was joined to a folder's"))?;
             fs::write(path, content)?;
         }
         Ok(Self { folder, next: AtomicU32::new(0), pids: Mutex::default() })
@@ -74,8 +74,8 @@ impl Local {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let reader = Box::new(child.stdout.take().expect("was asked for"));
-        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let reader = Box::new(child.stdout.take().expect("piped above"));
+        let writer = Box::new(child.stdin.take().expect("piped above"));
         let id = number.to_string();
         self.pids.lock().extend(child.id().map(|pid| (id.clone(), pid)));
         let gone = async move {
@@ -95,8 +95,8 @@ impl Local {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let reader = Box::new(child.stdout.take().expect("was asked for"));
-        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let reader = Box::new(child.stdout.take().expect("piped above"));
+        let writer = Box::new(child.stdin.take().expect("piped above"));
         // This process ends with its stream. The end of the sandbox is reported by the `Sandbox` of `launch`.
         tokio::spawn(async move { child.wait().await });
         Ok(Sandbox { id, reader, writer, gone: future::pending().boxed().shared() })

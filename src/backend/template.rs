@@ -56,7 +56,7 @@ struct Label {
 
 /// The text of a label.
 pub(crate) fn to_label(runtimes: Vec<Runtime>) -> String {
-    serde_json::to_string(&Label { runtimes }).expect("texts and lists serialize")
+    serde_json::to_string(&Label { runtimes }).expect("a label has only texts and lists")
 }
 
 /// Longest label, in bytes.

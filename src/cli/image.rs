@@ -108,7 +108,7 @@ impl Progress {
         let bar = ProgressBar::new_spinner();
         if io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{spinner} {wide_msg}");
-            bar.set_style(style.expect("the template is valid"));
+            bar.set_style(style.expect("the constant template is valid"));
             bar.enable_steady_tick(Duration::from_millis(100));
         } else {
             bar.set_draw_target(ProgressDrawTarget::hidden());

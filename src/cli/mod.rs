@@ -277,7 +277,7 @@ pub fn main() -> ExitCode {
                 let transport = if http { Transport::Http } else { config.transport };
                 // A server over stdio shares its callers with no other server.
                 let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
-                Box::pin(serve::serve(Config { transport, peer_address, ..config })).await
+                Box::pin(serve::serve(Config { peer_address, transport, ..config })).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await

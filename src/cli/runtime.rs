@@ -64,7 +64,7 @@ pub(super) async fn install(config: &Config, args: InstallArgs) -> ExitCode {
         end_step(step);
         installed
     });
-    match installing.await.expect("it does not panic") {
+    match installing.await.expect("installing returns its errors and does not panic") {
         Ok(installed) => {
             let wasm::Installed { folder, size, is_new } = installed;
             let size = human_size(size / 1_000_000 * 1_000_000);

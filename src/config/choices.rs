@@ -79,15 +79,16 @@ pub enum Tracebacks {
     Full,
 }
 
+/// The choice with this name, in any case.
+fn named<T: Copy>(text: &str, all: &[(&str, T)]) -> Option<T> {
+    all.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, choice)| *choice)
+}
+
 impl FromStr for Tracebacks {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        match text.to_ascii_lowercase().as_str() {
-            "short" => Ok(Self::Short),
-            "full" => Ok(Self::Full),
-            _ => Err(()),
-        }
+        named(text, &[("short", Self::Short), ("full", Self::Full)]).ok_or(())
     }
 }
 
@@ -96,8 +97,7 @@ impl FromStr for Engine {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let all = [Self::Auto, Self::Docker, Self::Kubernetes, Self::Wasm, Self::Local];
-        let named = all.into_iter().find(|engine| text.eq_ignore_ascii_case(engine.as_str()));
-        named.ok_or("there is no such engine")
+        named(text, &all.map(|engine| (engine.as_str(), engine))).ok_or("there is no such engine")
     }
 }
 
@@ -105,11 +105,7 @@ impl FromStr for Transport {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        match text.to_ascii_lowercase().as_str() {
-            "stdio" => Ok(Self::Stdio),
-            "http" => Ok(Self::Http),
-            _ => Err(()),
-        }
+        named(text, &[("stdio", Self::Stdio), ("http", Self::Http)]).ok_or(())
     }
 }
 
@@ -117,10 +113,6 @@ impl FromStr for LogFormat {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        match text.to_ascii_lowercase().as_str() {
-            "console" => Ok(Self::Console),
-            "json" => Ok(Self::Json),
-            _ => Err(()),
-        }
+        named(text, &[("console", Self::Console), ("json", Self::Json)]).ok_or(())
     }
 }

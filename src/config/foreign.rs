@@ -3,13 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    setting::PREFIX,
-    table::{
-        self, AUTH_TOKENS, AUTH_TOKENS_FILE, EXEC_TIMEOUT_S, FUEL, HTTP_HOST, HTTP_PORT,
-        MAX_OUTPUT_BYTES, MEMORY_LIMIT,
-    },
-};
+use super::{setting::PREFIX, table};
 
 /// A variable that is set and has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,19 +17,20 @@ pub struct Foreign {
 impl Foreign {
     /// Whether it was meant to set tokens: without effect it leaves the server open.
     pub fn is_of_tokens(&self) -> bool {
-        [AUTH_TOKENS.row.name, AUTH_TOKENS_FILE.row.name].contains(&self.ours)
+        [table::SANDBOX_AUTH_TOKENS.row.name, table::SANDBOX_AUTH_TOKENS_FILE.row.name]
+            .contains(&self.ours)
     }
 }
 
 /// Known variables of other programs. `LOG_LEVEL` is not one of them: too many programs have it.
 const KNOWN: [(&str, &str); 7] = [
-    ("WASM_SANDBOX_TIMEOUT", EXEC_TIMEOUT_S.row.name),
-    ("WASM_SANDBOX_MEMORY_MB", MEMORY_LIMIT.row.name),
-    ("WASM_SANDBOX_MAX_OUTPUT", MAX_OUTPUT_BYTES.row.name),
-    ("WASM_SANDBOX_FUEL_PER_SEC", FUEL.row.name),
-    ("MCP_HTTP_HOST", HTTP_HOST.row.name),
-    ("MCP_HTTP_PORT", HTTP_PORT.row.name),
-    ("MCP_AUTH_TOKEN", AUTH_TOKENS.row.name),
+    ("WASM_SANDBOX_TIMEOUT", table::SANDBOX_EXEC_TIMEOUT_S.row.name),
+    ("WASM_SANDBOX_MEMORY_MB", table::SANDBOX_MEMORY_LIMIT.row.name),
+    ("WASM_SANDBOX_MAX_OUTPUT", table::SANDBOX_MAX_OUTPUT_BYTES.row.name),
+    ("WASM_SANDBOX_FUEL_PER_SEC", table::SANDBOX_FUEL.row.name),
+    ("MCP_HTTP_HOST", table::SANDBOX_HTTP_HOST.row.name),
+    ("MCP_HTTP_PORT", table::SANDBOX_HTTP_PORT.row.name),
+    ("MCP_AUTH_TOKEN", table::SANDBOX_AUTH_TOKENS.row.name),
 ];
 
 /// Least similarity of a misspelt prefix to ours, from 0 to 1.
@@ -55,8 +50,7 @@ pub(super) fn among(vars: &BTreeMap<String, String>) -> Vec<Foreign> {
 /// The setting that has this name except for the prefix, as in `SANBOX_HTTP_PORT` or `LLM_SANDBOX_HTTP_PORT`.
 fn misspelt(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_uppercase();
-    let rows = table::GROUPS.iter().flat_map(|group| group.rows);
-    let of_all = rows.filter_map(|row| {
+    let of_all = table::rows().filter_map(|row| {
         let rest = name.strip_suffix(row.name.strip_prefix(PREFIX)?)?;
         let is_meant = rest.ends_with(PREFIX)
             || rest.ends_with('_') && strsim::normalized_levenshtein(rest, PREFIX) >= LIKE;

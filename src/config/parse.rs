@@ -2,20 +2,22 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
 
+use sandbox_container::defaults;
+
 use super::{
     choices::LogFile,
     setting::{Mistaken, Row},
-    toolsets::Toolsets,
 };
-use model::package::Allowed;
-use sandbox_container::defaults;
-
-use crate::{auth::Token, server_key::ServerKey};
+use crate::{
+    auth::{Token, Tokens},
+    server_key::ServerKey,
+};
 
 /// Longest list of modules, in bytes: it is sent in the head of a frame.
 const MAX_MODULES: usize = 8 << 10;
@@ -38,21 +40,41 @@ pub(super) fn minutes(row: &Row, value: &str) -> Result<Duration, Mistaken> {
     number(row, value).map(|minutes| Duration::from_secs_f64(minutes * 60.0))
 }
 
+/// Minutes; `None` for zero.
+pub(super) fn minutes_unless_zero(row: &Row, value: &str) -> Result<Option<Duration>, Mistaken> {
+    minutes(row, value).map(|time| (!time.is_zero()).then_some(time))
+}
+
+pub(super) fn seconds(row: &Row, value: &str) -> Result<Duration, Mistaken> {
+    whole(row, value).map(Duration::from_secs)
+}
+
+pub(super) fn days(row: &Row, value: &str) -> Result<Duration, Mistaken> {
+    number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0))
+}
+
+/// The largest amount; `None` for zero, which means no limit.
+pub(super) fn limit(row: &Row, value: &str) -> Result<Option<u64>, Mistaken> {
+    whole(row, value).map(|most| (most > 0).then_some(most))
+}
+
+/// The largest number in a minute; `None` for zero, which means no limit.
+pub(super) fn rate(row: &Row, value: &str) -> Result<Option<NonZeroU32>, Mistaken> {
+    whole(row, value).map(NonZeroU32::new)
+}
+
 pub(super) fn word<T: FromStr>(row: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|_| is_not(row, value))
 }
 
-pub(super) fn packages(_: &Row, value: &str) -> Result<Allowed, Mistaken> {
+/// A value of a type that says itself what is wrong with a text.
+pub(super) fn explained<T: FromStr<Err = String>>(_: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|why| vec![why])
 }
 
 pub(super) fn network(row: &Row, value: &str) -> Result<String, Mistaken> {
     let network = defaults::is_network(value).then(|| value.to_owned());
     network.ok_or_else(|| is_not(row, value))
-}
-
-pub(super) fn toolsets(_: &Row, value: &str) -> Result<Toolsets, Mistaken> {
-    value.parse().map_err(|why| vec![why])
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "rows want it so")]
@@ -65,9 +87,12 @@ pub(super) fn optional(_: &Row, value: &str) -> Result<Option<String>, Mistaken>
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "rows want it so")]
-pub(super) fn log_file(_: &Row, value: &str) -> Result<LogFile, Mistaken> {
-    Ok(if value.is_empty() { LogFile::None } else { LogFile::At(value.into()) })
+pub(super) fn path(row: &Row, value: &str) -> Result<Option<PathBuf>, Mistaken> {
+    optional(row, value).map(|path| path.map(PathBuf::from))
+}
+
+pub(super) fn log_file(row: &Row, value: &str) -> Result<LogFile, Mistaken> {
+    text(row, value).map(|path| LogFile::At(path.into()))
 }
 
 /// Reads the key in the file of this name, which is created if it does not exist.
@@ -97,6 +122,11 @@ pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken
         Some(("s3", rest)) if is_bucket(rest) => Ok(Some(value.to_owned())),
         Some(_) => Err(is_not(row, value)),
     }
+}
+
+/// Names and tokens, which no message may quote.
+pub(super) fn tokens(_: &Row, value: &str) -> Result<Tokens, Mistaken> {
+    Tokens::parse(value).map_err(|why| vec![why])
 }
 
 /// A secret, which no message may quote.

@@ -2,99 +2,116 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{
-    choices::TokensFrom,
-    setting::{Mistaken, Row, Setting},
-    table::{AUTH_TOKENS, AUTH_TOKENS_FILE, KEY_FILE, PEER_ADDRESS},
-    tokens,
-};
-use crate::auth::Tokens;
+use model::text::nearest;
 
-/// Variables that have not been read yet, and the mistakes in those that have.
+use super::{
+    setting::{Mistaken, PREFIX, Row, Setting},
+    table::{self, SANDBOX_KEY_FILE, SANDBOX_PEER_ADDRESS},
+};
+
+/// Most settings that a message about an unknown name suggests.
+const MAX_MEANT: usize = 4;
+
+/// The order in which mistakes are reported, by the names of settings without their prefix: those on which others depend
+/// come first. A setting that is not listed comes last.
+const ORDER: &str = "MEMORY_LIMIT DATA_LIMIT ENGINE MISSING_KEY_FILE MAX_SESSIONS AUTH_TOKENS AUTH_TOKENS_FILE ARCHIVE \
+    CPU_LIMIT EXEC_TIMEOUT_S SESSION_TTL_M MAX_UPLOAD_BYTES MAX_ARTIFACT_READ_BYTES MAX_OUTPUT_BYTES TRACEBACKS \
+    MAX_CODE_BYTES TIMEZONE PIDS_LIMIT MAX_SESSIONS_PER_CLIENT MAX_HIBERNATED POOL_SIZE PRELOAD UNDO EVICT_IDLE_M \
+    HIBERNATE_AFTER_M HOLD_S CLEANUP_INTERVAL_M TOOLSETS TRANSPORT HTTP_HOST HTTP_PORT PUBLIC_URL ALLOWED_HOSTS \
+    ALLOWED_ORIGINS METRICS_TOKEN KEY_FILE RATE_LIMIT_PER_M URL_TTL_M UPLOAD_ROOTS PACKAGES PACKAGES_LIMIT \
+    PACKAGES_TIMEOUT_S PACKAGES_CACHE PACKAGES_NETWORK EXPORT_LIMIT INLINE_IMAGES INLINE_IMAGE_SIDE INLINE_IMAGE_BYTES \
+    FUEL ARCHIVE_DAYS ARCHIVE_CLIENT_LIMIT MIN_FREE AUDIT_MAX_SIZE AUDIT_MAX_TOTAL AUDIT_REFUSED_PER_M \
+    SHUTDOWN_TIMEOUT_S KUBERNETES_NAMESPACE PEER_ADDRESS KUBERNETES_CANARY_TARGET LOG_LEVEL LOG_FORMAT";
+
+/// Variables with our prefix, and the mistakes in those that have been read.
 pub(super) struct Reader {
-    pub(super) vars: BTreeMap<String, String>,
-    pub(super) mistakes: Vec<String>,
+    vars: BTreeMap<String, String>,
+    /// Each under the setting's name, or under another word of [`ORDER`].
+    mistakes: Vec<(&'static str, String)>,
 }
 
 impl Reader {
+    pub(super) fn new(vars: BTreeMap<String, String>) -> Self {
+        Self { vars, mistakes: vec![] }
+    }
+
     /// Reads a value. If it is wrong, records the mistake and uses the default, so that reading can continue.
     pub(super) fn read<T>(&mut self, setting: &Setting<T>) -> T {
-        self.read_or(setting, setting.row.default)
-    }
-
-    /// The same, with a default other than the one in the table.
-    pub(super) fn read_or<T>(&mut self, setting: &Setting<T>, default: &str) -> T {
         let row = &setting.row;
-        let value = self.take(row).filter(|value| !value.is_empty());
-        (setting.parse)(row, value.as_deref().unwrap_or(default)).unwrap_or_else(|mistaken| {
-            self.note(row, mistaken);
-            (setting.parse)(row, default)
-                .unwrap_or_else(|why| panic!("default of {}: {why:?}", row.name))
-        })
+        match self.value(row).map(|value| (setting.parse)(row, value)) {
+            Some(Ok(value)) => return value,
+            Some(Err(mistaken)) => self.note(row, mistaken),
+            None => {}
+        }
+        (setting.parse)(row, row.default)
+            .unwrap_or_else(|why| panic!("default of {}: {why:?}", row.name))
     }
 
-    /// Whether a setting has a value.
-    pub(super) fn is_set(&self, row: &Row) -> bool {
-        self.vars.get(row.name).is_some_and(|value| !value.trim().is_empty())
+    /// The value of a setting, without surrounding blanks, unless it is empty.
+    pub(super) fn value(&self, row: &Row) -> Option<&str> {
+        self.vars.get(row.name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    /// Reads a setting that may be set to an empty value; `None` if it is not set or is wrong.
-    pub(super) fn read_if_set<T>(&mut self, setting: &Setting<T>) -> Option<T> {
-        let value = self.take(&setting.row)?;
-        let read = (setting.parse)(&setting.row, &value);
-        read.map_err(|mistaken| self.note(&setting.row, mistaken)).ok()
+    /// Whether a setting is set to an empty value.
+    pub(super) fn is_blank(&self, row: &Row) -> bool {
+        self.vars.contains_key(row.name) && self.value(row).is_none()
+    }
+
+    /// Whether a setting that has been read has its default, because it has no value or a wrong one.
+    pub(super) fn is_default<T>(&self, setting: &Setting<T>) -> bool {
+        let name = setting.row.name;
+        self.value(&setting.row).is_none() || self.mistakes.iter().any(|(of, _)| *of == name)
     }
 
     /// Refuses a missing key file if servers share their callers: they need one key, and each would create another.
     pub(super) fn refuse_new_key(&mut self) {
-        let set = |row: &Row| {
-            let value = self.vars.get(row.name).map(|value| value.trim().to_owned());
-            value.filter(|value| !value.is_empty())
-        };
-        let path = set(&PEER_ADDRESS.row).and(set(&KEY_FILE.row));
+        let path = self.value(&SANDBOX_PEER_ADDRESS.row).and(self.value(&SANDBOX_KEY_FILE.row));
         if let Some(path) = path.filter(|path| !Path::new(path).exists()) {
-            self.take(&KEY_FILE.row);
             let what = format!(
-                "{path} is not there. With SANDBOX_PEER_ADDRESS it is not made: all servers have the same, for example \
-                 of `openssl rand -hex 32`"
+                "SANDBOX_KEY_FILE: {path} is not there. With SANDBOX_PEER_ADDRESS it is not made: all servers have the \
+                 same, for example of `openssl rand -hex 32`"
             );
-            self.note(&KEY_FILE.row, vec![what]);
+            self.mistakes.push(("SANDBOX_MISSING_KEY_FILE", what));
+            self.vars.remove(SANDBOX_KEY_FILE.row.name);
         }
     }
 
-    /// Reads the tokens, and notes where they are set.
-    pub(super) fn tokens(&mut self) -> (Tokens, Option<TokensFrom>) {
-        let (from, list) = self.token_list();
-        let tokens = Tokens::parse(&list).unwrap_or_else(|mistake| {
-            let in_file = matches!(from, Some(TokensFrom::TokensFile(_)));
-            let row = if in_file { AUTH_TOKENS_FILE.row } else { AUTH_TOKENS.row };
-            self.note(&row, vec![mistake]);
-            Tokens::default()
+    pub(super) fn note(&mut self, row: &Row, mistaken: Mistaken) {
+        let name = row.name;
+        self.mistakes.extend(mistaken.into_iter().map(|what| (name, format!("{name}: {what}"))));
+    }
+
+    /// The mistakes in values, then those in names.
+    pub(super) fn into_mistakes(mut self) -> Vec<String> {
+        let known = |name: &String| table::rows().any(|row| row.name == name);
+        let unknown =
+            self.vars.keys().filter(|name| !known(name)).map(|name| no_such_setting(name));
+        let unknown: Vec<_> = unknown.collect();
+        let order: Vec<_> = ORDER.split(' ').collect();
+        self.mistakes.sort_by_key(|(name, _)| {
+            let place = order.iter().position(|it| name.strip_prefix(PREFIX) == Some(it));
+            place.unwrap_or(usize::MAX)
         });
-        (tokens, from)
+        self.mistakes.into_iter().map(|(_, mistake)| mistake).chain(unknown).collect()
     }
+}
 
-    /// Reads `name:token,...` from the setting or from the file that is named instead; returns which of them it was.
-    pub(super) fn token_list(&mut self) -> (Option<TokensFrom>, String) {
-        match (self.read(&AUTH_TOKENS), self.read(&AUTH_TOKENS_FILE)) {
-            (Some(tokens), _) => (Some(TokensFrom::Environment), tokens),
-            (None, None) => (None, String::new()),
-            (None, Some(path)) => {
-                let tokens = tokens::from_file(path.as_ref()).unwrap_or_else(|error| {
-                    self.note(&AUTH_TOKENS_FILE.row, vec![format!("{path}: {error}")]);
-                    String::new()
-                });
-                let path = std::path::absolute(&path).unwrap_or_else(|_| path.into());
-                (Some(TokensFrom::TokensFile(path)), tokens)
-            }
-        }
+/// The message about a name that no setting has.
+fn no_such_setting(name: &str) -> String {
+    // The prefix, which all of them have, would make any two names similar.
+    let bare = |name: &'static str| name.strip_prefix(PREFIX);
+    let all = table::rows().filter_map(|row| bare(row.name));
+    let name_alone = name.strip_prefix(PREFIX).unwrap_or(name);
+    let mut near: Vec<_> = nearest(name_alone, all.clone(), 1).collect();
+    if near.is_empty() {
+        // A part of a name, such as TIMEOUT, PORT or TOKENS.
+        let has = |name: &str, word| name.split('_').any(|it| it.starts_with(word));
+        let has_all = |name: &&str| name_alone.split('_').all(|word| has(name, word));
+        near = all.filter(has_all).take(MAX_MEANT).collect();
     }
-
-    fn take(&mut self, row: &Row) -> Option<String> {
-        self.vars.remove(row.name).map(|value| value.trim().to_owned())
-    }
-
-    fn note(&mut self, row: &Row, mistaken: Mistaken) {
-        self.mistakes.extend(mistaken.into_iter().map(|what| format!("{}: {what}", row.name)));
+    let near: Vec<_> = near.iter().map(|near| format!("{PREFIX}{near}")).collect();
+    match &*near.join(" or ") {
+        "" => format!("{name}: there is no such setting"),
+        near => format!("{name}: there is no such setting (did you mean {near}?)"),
     }
 }

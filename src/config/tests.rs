@@ -16,15 +16,10 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!((config.log_file, config.env_file), (LogFile::Usual, None));
 }
 
-/// All rows.
-fn rows() -> impl Iterator<Item = &'static table::Row> {
-    table::GROUPS.iter().flat_map(|group| group.rows)
-}
-
 #[test]
 fn the_table_has_every_setting_with_its_default() {
     // Setting everything to its default changes nothing, except for the log, whose default depends on the transport.
-    let vars = rows().map(|row| (row.name.to_owned(), row.default.to_owned()));
+    let vars = table::rows().map(|row| (row.name.to_owned(), row.default.to_owned()));
     let config = Config::parse(vars).expect("valid, and none is unknown");
     let log_file = LogFile::At("logs/sandbox.log".into());
     assert_eq!(config, Config { log_file, ..Config::default() });
@@ -32,11 +27,11 @@ fn the_table_has_every_setting_with_its_default() {
 
 #[test]
 fn settings_are_described_in_sentences() {
-    let mut names: Vec<_> = rows().map(|row| row.name).collect();
+    let mut names: Vec<_> = table::rows().map(|row| row.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), rows().count(), "each once");
-    for row in rows() {
+    assert_eq!(names.len(), table::rows().count(), "each once");
+    for row in table::rows() {
         let name = row.name.strip_prefix(PREFIX).expect("ours");
         assert!(name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'), "{}", row.name);
         assert!(row.description.ends_with('.') && row.description.len() > 15, "{}", row.name);
@@ -56,9 +51,12 @@ fn descriptions_say_the_numbers_that_hold() {
     let says = |row: table::Row, number: String| {
         assert!(row.description.contains(&number), "{}: {number}", row.name);
     };
-    says(table::DATA_LIMIT.row, format!("at most {} files", protocol::limits::MAX_FILES));
-    let sizes =
-        [table::MAX_UPLOAD_BYTES.row, table::MAX_OUTPUT_BYTES.row, table::MAX_CODE_BYTES.row];
+    says(table::SANDBOX_DATA_LIMIT.row, format!("at most {} files", protocol::limits::MAX_FILES));
+    let sizes = [
+        table::SANDBOX_MAX_UPLOAD_BYTES.row,
+        table::SANDBOX_MAX_OUTPUT_BYTES.row,
+        table::SANDBOX_MAX_CODE_BYTES.row,
+    ];
     for row in sizes {
         let table::Form::Size(_, max) = row.form else { panic!("{} is a size", row.name) };
         says(row, format!("at most {}", model::text::human_size(max)));
@@ -335,7 +333,7 @@ fn servers_that_share_callers_need_a_key_that_is_there_and_something_to_share_by
 #[test]
 fn docker_compose_passes_every_setting_on() {
     let compose = include_str!("../../docker-compose.yml");
-    for row in rows() {
+    for row in table::rows() {
         assert!(compose.contains(&format!(" {}:", row.name)), "{}", row.name);
     }
 }

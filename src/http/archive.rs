@@ -92,7 +92,7 @@ fn zip_date(modified_ns: i64) -> zip::DateTime {
     let at = Timestamp::from_nanosecond(modified_ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     let at = at.to_zoned(TimeZone::UTC).datetime();
     let at = at.clamp(datetime(1980, 1, 1, 0, 0, 0, 0), datetime(2107, 12, 31, 23, 59, 58, 0));
-    at.try_into().expect("a date that an archive can have")
+    at.try_into().expect("clamped to the range of ZIP dates")
 }
 
 /// Bytes of an archive that are written but not sent yet. Writing never waits.
@@ -181,7 +181,7 @@ impl Source {
             while let Some(piece) = pieces.try_next().await? {
                 writer.write_all(&piece).await?;
             }
-            let over = usize::try_from(size % BLOCK as u64).expect("less than a block");
+            let over = usize::try_from(size % BLOCK as u64).expect("a remainder of `BLOCK`");
             writer.write_all(&[0; BLOCK][over..][..(BLOCK - over) % BLOCK]).await?;
         }
         writer.write_all(&archive.into_inner()?).await?;

@@ -49,7 +49,7 @@ impl Version {
         // HTTP dates have whole seconds and no year after 9999; times before 1970 become 1970.
         let seconds = u64::try_from(mtime_ns / 1_000_000_000).unwrap_or(0).min(253_402_300_799);
         Self {
-            etag: etag.parse().expect("hexadecimal digits in quotes"),
+            etag: etag.parse().expect("digits and hyphens in quotes are an ETag"),
             modified: UNIX_EPOCH + Duration::from_secs(seconds),
             size: *size,
         }

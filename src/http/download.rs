@@ -307,7 +307,8 @@ async fn answer(
         }
         Answer::Whole => (StatusCode::OK, 0..size),
         Answer::Part(range) => {
-            let within = ContentRange::bytes(range.clone(), size).expect("a range of the file");
+            let within = ContentRange::bytes(range.clone(), size)
+                .expect("`Answer::Part` is within the file");
             headers.typed_insert(within);
             (StatusCode::PARTIAL_CONTENT, range)
         }

@@ -190,7 +190,7 @@ impl Endpoint {
         let id = name.map(|name| self.0.names.inner(&name, &who));
         if let Some((id, true)) = &id {
             self.go_on(id, &who, request.headers());
-            let inner = HeaderValue::from_str(id).expect("part of a header");
+            let inner = HeaderValue::from_str(id).expect("part of a header's value");
             request.headers_mut().insert(SESSION_ID, inner);
         }
         let id = id.map(|(id, _)| id);

@@ -151,7 +151,7 @@ impl Metrics {
     pub fn text(&self, ready: bool) -> String {
         self.0.ready.set(ready.into());
         let mut text = String::new();
-        encode_registry(&mut text, &self.0.registry).expect("a string takes everything");
+        encode_registry(&mut text, &self.0.registry).expect("writing to a `String` cannot fail");
         text::classic(&text)
     }
 

@@ -62,7 +62,9 @@ impl Validator {
         let mut schemas = Schemas::new();
         let mut compiler = Compiler::new();
         compiler.use_loader(Box::new(NoOtherFile));
-        compiler.add_resource(NAME, schema.clone()).expect("the name is a URL");
+        compiler
+            .add_resource(NAME, schema.clone())
+            .expect("`NAME` is a URL and the first resource");
         match compiler.compile(NAME, &mut schemas) {
             Ok(root) => Ok(Self { schemas, root }),
             Err(CompileError::ValidationError { src, .. }) => {
@@ -138,8 +140,8 @@ async fn ask(schema: &Value, arguments: &Value) -> io::Result<Option<Vec<String>
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let mut stdin = child.stdin.take().expect("was asked for");
-    let stdout = child.stdout.take().expect("was asked for");
+    let mut stdin = child.stdin.take().expect("piped above");
+    let stdout = child.stdout.take().expect("piped above");
     stdin.write_all(&question).await?;
     drop(stdin);
     let mut answer = vec![];

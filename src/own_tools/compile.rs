@@ -58,7 +58,8 @@ impl Compiled {
         let wasm =
             tokio::fs::read(module).await.map_err(|error| format!("it cannot be read: {error}"))?;
         let key = tokio::task::spawn_blocking(move || embedded::tool_key(&wasm));
-        let code = self.folder.join(format!("{}.cwasm", key.await.expect("it does not panic")));
+        let code =
+            self.folder.join(format!("{}.cwasm", key.await.expect("hashing bytes does not panic")));
         if code.is_file() {
             return Ok(code);
         }

@@ -351,7 +351,7 @@ impl Reader {
     fn template(&mut self, field: &str, text: &str, arguments: &BTreeSet<String>) -> Template {
         let template = Template::parse(text).unwrap_or_else(|why| {
             self.wrong(field, why);
-            Template::parse("").expect("nothing is in it")
+            Template::parse("").expect("an empty template has no mistake")
         });
         for name in template.names().filter(|name| !arguments.contains(*name)) {
             self.wrong(field, format!("{{{{.{name}}}}} is not among schema.properties"));

@@ -170,8 +170,11 @@ impl Program {
     pub(super) async fn slots(self: &Arc<Self>, bounds: &Bounds) -> Result<Slots> {
         let (own, all) = (self.slots_of(&bounds.who), self.slots.clone());
         let taking = async {
-            let own = own.acquire_owned().await.expect("never closed");
-            Slots { _own: own, _all: all.acquire_owned().await.expect("never closed") }
+            let own = own.acquire_owned().await.expect("nothing closes the semaphore");
+            Slots {
+                _own: own,
+                _all: all.acquire_owned().await.expect("nothing closes the semaphore"),
+            }
         };
         tokio::select! {
             slots = taking => Ok(slots),
@@ -189,7 +192,7 @@ impl Program {
         bounds: Bounds,
         slots: Slots,
     ) -> Result<Called> {
-        let body = serde_json::to_vec(input).expect("texts serialize");
+        let body = serde_json::to_vec(input).expect("an input has only texts");
         if body.len() > MAX_INPUT {
             let (size, limit) = (body.len(), human_size(MAX_INPUT as u64));
             let why = format!("The arguments are {size} bytes; a tool takes at most {limit}.");
@@ -230,7 +233,7 @@ impl Program {
             tokio::spawn(end_when_idle(Arc::downgrade(self), life, self.settings.idle));
             *process = Some(started);
         }
-        let process = process.as_mut().expect("it was just started");
+        let process = process.as_mut().expect("started above if there was none");
         process.last_used = Instant::now();
         Ok((process.link.clone(), process.life.clone()))
     }
@@ -285,9 +288,9 @@ async fn start(settings: &Settings) -> Result<Process> {
     };
     let child = command(settings).and_then(|mut command| command.spawn());
     let mut child = child.map_err(|error| failed(&error))?;
-    let reader = child.stdout.take().expect("was asked for");
-    let writer = child.stdin.take().expect("was asked for");
-    let words = child.stderr.take().expect("was asked for");
+    let reader = child.stdout.take().expect("piped in `command`");
+    let writer = child.stdin.take().expect("piped in `command`");
+    let words = child.stderr.take().expect("piped in `command`");
     let stream = Stream { reader: Box::new(reader), writer: Box::new(writer) };
     match Link::connect(stream, Timing::default(), Opening::default()).await {
         Ok((link, owner)) => {

@@ -97,7 +97,7 @@ impl Budget {
 /// A length in a picture whose longest side is scaled from `longest` to `side`.
 fn scaled(len: u32, longest: u32, side: u32) -> u32 {
     let len = (u64::from(len) * u64::from(side) + u64::from(longest / 2)) / u64::from(longest);
-    u32::try_from(len).expect("it is at most the side").max(1)
+    u32::try_from(len).expect("at most `side`, as `len` is at most `longest`").max(1)
 }
 
 /// A picture as it is shown.
@@ -201,7 +201,8 @@ impl ImageFitter {
         &self,
         work: impl FnOnce() -> Result<Shown, Unshowable> + Send + 'static,
     ) -> Result<Shown, Unshowable> {
-        let place = Arc::clone(&self.place).acquire_owned().await.expect("it is never closed");
+        let place =
+            Arc::clone(&self.place).acquire_owned().await.expect("nothing closes the semaphore");
         let worker = spawn_blocking(move || {
             // The permit belongs to the work, which continues even if its caller no longer waits.
             let _place = place;
@@ -338,7 +339,7 @@ fn scale(mut picture: DynamicImage, side: u32) -> DynamicImage {
 /// `value` times `alpha`, where 255 is 1.
 fn part_of(value: u8, alpha: u8) -> u8 {
     let part = (u32::from(value) * u32::from(alpha) + 127) / 255;
-    u8::try_from(part).expect("it is at most the value")
+    u8::try_from(part).expect("at most `value`, as `alpha` is at most 255")
 }
 
 /// Removes the alpha channel if nothing is transparent, as in most charts.

@@ -61,7 +61,7 @@ impl Watch {
         let stdin = io::stdin();
         loop {
             let mut fds = [PollFd::new(std::os::fd::AsFd::as_fd(&stdin), PollFlags::empty())];
-            let tick = PollTimeout::try_from(TICK).expect("a quarter second fits");
+            let tick = PollTimeout::try_from(TICK).expect("`TICK` is a quarter of a second");
             let hung_up = poll(&mut fds, tick).is_ok_and(|ready| ready > 0);
             if hung_up || self.is_overdue() {
                 match end() {}

@@ -180,7 +180,7 @@ fn user_namespaces(kubernetes: &Kubernetes) -> Finding {
 }
 
 fn canary_spec(limits: &Limits) -> Spec {
-    let session = CANARY.parse().expect("a session's name");
+    let session = CANARY.parse().expect("the constant `CANARY` is a valid session ID");
     Spec {
         session,
         limits: *limits,

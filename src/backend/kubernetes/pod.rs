@@ -178,15 +178,15 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
             if let Some(size) = wanted.packages {
                 let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
                 let mount = json!({ "name": "packages", "mountPath": PACKAGES });
-                mounts.expect("written as one above").push(mount);
-                let volumes = spec["volumes"].as_array_mut().expect("written as one above");
+                mounts.expect("the JSON above has it").push(mount);
+                let volumes = spec["volumes"].as_array_mut().expect("the JSON above has it");
                 volumes.push(memory_volume("packages", size));
             }
         }
         // A fetcher resolves the name of the package index with the cluster's name server.
         Purpose::Fetcher => {
             spec["dnsPolicy"] = "ClusterFirst".into();
-            spec.as_object_mut().expect("written as one above").remove("dnsConfig");
+            spec.as_object_mut().expect("the JSON above has it").remove("dnsConfig");
         }
     }
     if let Some(class) = wanted.runtime_class {

@@ -185,8 +185,8 @@ impl Wasm {
             .kill_on_drop(!is_kept)
             .spawn()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let reader = Box::new(child.stdout.take().expect("was asked for"));
-        let writer = Box::new(child.stdin.take().expect("was asked for"));
+        let reader = Box::new(child.stdout.take().expect("piped above"));
+        let writer = Box::new(child.stdin.take().expect("piped above"));
         let gone = async move {
             let _ = child.wait().await;
         };

@@ -353,7 +353,10 @@ impl Tag {
     }
 
     fn headers(&self) -> [(HeaderName, HeaderValue); 1] {
-        [(header::ETAG, HeaderValue::from_str(&self.0).expect("hexadecimal digits"))]
+        [(
+            header::ETAG,
+            HeaderValue::from_str(&self.0).expect("hexadecimal digits are valid in a header"),
+        )]
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
         "mime_type": { "type": "string" },
         "download_url": { "type": "string", "description": "For a person to open or download." },
     });
-    let all = properties.as_object_mut().expect("written as one above");
+    let all = properties.as_object_mut().expect("the JSON above is an object");
     if let Value::Object(more) = more {
         all.extend(more);
     }
