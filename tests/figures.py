@@ -37,10 +37,9 @@ SERVER, MAX_LINES, SCRIPTS = "llm-sandbox", 500, (".sh", ".py", ".mjs", ".js", "
 # result (languages, session state, audit, history, report, notes), or if they only define or encode types.
 PATH = {
     "the server": """
-        src/mcp/stdio.rs src/mcp/stdio/line.rs src/mcp/message.rs src/mcp/mod.rs src/mcp/tool.rs src/mcp/arguments.rs
-        src/mcp/call.rs src/mcp/tools/run_python.rs src/mcp/running.rs src/sessions/mod.rs src/sessions/open.rs
-        src/session/handle.rs src/session/driver.rs src/session/driver/runs.rs
-        src/link/runs.rs src/link/wire.rs src/backend/docker/mod.rs""",
+        src/mcp/stdio.rs src/mcp/message.rs src/mcp/mod.rs src/mcp/arguments.rs src/mcp/tools/run_python.rs
+        src/mcp/call.rs src/sessions/mod.rs src/sessions/open.rs src/session/handle.rs src/session/driver.rs
+        src/session/driver/runs.rs src/link/runs.rs src/link/wire.rs src/backend/docker/mod.rs""",
     "the sandbox": """
         crates/agent/src/hold/inbox.rs crates/sandbox-files/src/replies.rs crates/agent/src/serve.rs
         crates/agent/src/run.rs crates/agent/src/runner.rs crates/agent/src/runtimes/mod.rs
