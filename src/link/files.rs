@@ -13,7 +13,10 @@ use protocol::{
     },
 };
 
-use super::{Awaited, Link, LinkError, parse, within};
+use super::{
+    Link, LinkError,
+    wire::{Awaited, parse, within},
+};
 
 /// Pages of a listing that are requested, each 1 MiB except the last: enough for all files of a data area with names of
 /// ordinary length. A hostile agent could send pages forever.
@@ -34,7 +37,6 @@ impl Upload {
     /// them in their order, and none after one that it refuses.
     ///
     /// # Errors
-    ///
     /// [`LinkError::Closed`] if the link ends before it is sent.
     pub async fn send(&mut self, piece: Bytes, last: bool) -> Result<Sent, LinkError> {
         let &mut Self { number: upload, existing, offset, .. } = self;
@@ -48,7 +50,6 @@ impl Upload {
     /// Sends the next piece and waits until it is written.
     ///
     /// # Errors
-    ///
     /// The errors of [`send`](Self::send) and [`Sent::written`].
     pub async fn put(&mut self, piece: Bytes, last: bool) -> Result<PutDone, LinkError> {
         self.send(piece, last).await?.written().await
@@ -62,7 +63,6 @@ impl Upload {
     /// Gives up the upload. The agent keeps nothing of it.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`Link::kill`].
     pub async fn abandon(self) -> Result<(), LinkError> {
         self.link.call(&Abandon { upload: self.number }, Bytes::new()).await.map(drop)
@@ -80,7 +80,6 @@ impl Sent {
     /// Waits until the piece is written.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`Link::kill`]; [`FailureCode::Full`], [`FailureCode::Exists`] and
     /// [`FailureCode::BadPath`] say what is wrong with the file. The agent has then dropped the upload.
     pub async fn written(&mut self) -> Result<PutDone, LinkError> {
@@ -100,7 +99,6 @@ impl Link {
     /// Writes pieces of files of packages, [`MAX_BODY`] bytes at most. Each file has a number of its own.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Full`] and [`FailureCode::BadPath`] as for an
     /// upload, [`FailureCode::NoRuntime`] if the sandbox has no place for packages.
     pub async fn install(&self, pieces: Vec<PackagePiece>, body: Bytes) -> Result<(), LinkError> {
@@ -115,7 +113,6 @@ impl Link {
     /// Reads a piece of a file, at most [`MAX_BODY`] bytes.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and [`FailureCode::BadPath`] if
     /// there is no such file.
     pub async fn get(
@@ -131,7 +128,6 @@ impl Link {
     /// Reads a piece of a file that a tool call has left.
     ///
     /// # Errors
-    ///
     /// The errors of [`get`](Self::get).
     pub async fn get_of(
         &self,
@@ -154,7 +150,6 @@ impl Link {
     /// Makes the agent delete the files that a tool call has left.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn forget(&self, call: u32) -> Result<(), LinkError> {
         self.call(&Forget { call }, Bytes::new()).await.map(drop)
@@ -163,7 +158,6 @@ impl Link {
     /// Lists files, by path, up to [`MAX_PAGES`] pages; the second value says whether there are more.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];

@@ -1,20 +1,21 @@
 //! The link: typed calls over the byte stream to an agent.
 //!
 //! ```text
-//! call() --frame--> carrying task --> stream --> agent
-//!    ^                                             |
-//!    '---- reply by call id ---- carrying task <---'
+//! call() --frame--> pump --> stream --> agent
+//!    ^                                    |
+//!    '----- reply by call number ---- pump <---'
 //! ```
 //!
 //! Many calls may be in progress at once; replies arrive in any order. A violation of the protocol, or a silent agent,
 //! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
 //! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
-//! `wire` has the frames, `carry` the stream that they go over and its replacement, `runs` the format of a run's reply;
-//! `files` and `workspace` have the calls for files and for interpreters that keep their variables.
+//! `wire` is the way of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
+//! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
+//! variables.
 
-mod carry;
 mod files;
+mod resume;
 mod runs;
 mod vitals;
 mod wire;
@@ -23,34 +24,26 @@ mod workspace;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use model::text::printable;
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LINE,
     message::{
         AgentHello, Failure, FailureCode, Hibernate, Kill, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, Request, ServerHello, Warm, WarmDone,
+        PeerVersion, Ping, ServerHello, Warm, WarmDone,
     },
-    resume::Remember,
 };
 use thiserror::Error;
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::vitals::Memory;
 
+use self::wire::{Calls, Outgoing, exchange, pump, read_json};
 pub use self::{
-    carry::{Holding, Reconnect, Stream},
     files::{Sent, Upload},
+    resume::{Found, Holding, Leftover, Reconnect},
     runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
-};
-use self::{
-    carry::{carry, introduce, millis},
-    wire::{Answer, Calls, Ended, Outgoing, read_frame, write_frame},
+    wire::Stream,
 };
 
 /// Why a call failed.
@@ -138,28 +131,6 @@ impl Drop for LinkOwner {
     }
 }
 
-/// An answer that will arrive unless the link ends first.
-#[derive(Debug)]
-struct Awaited {
-    answer: oneshot::Receiver<Answer>,
-    closed: CancellationToken,
-}
-
-impl Awaited {
-    async fn decode<R: Request>(&mut self) -> Result<(R::Reply, Bytes), LinkError> {
-        let answer = tokio::select! {
-            biased;
-            answer = &mut self.answer => answer,
-            () = self.closed.cancelled() => return Err(LinkError::Closed),
-        };
-        match answer {
-            Ok(Ok((head, body))) => Ok((parse(&self.closed, &head)?, body)),
-            Ok(Err(failure)) => Err(LinkError::Refused(failure)),
-            Err(_) => Err(LinkError::Closed),
-        }
-    }
-}
-
 /// The settings that an agent receives with the hello.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
@@ -173,37 +144,10 @@ pub struct Opening {
     pub timezone: Option<String>,
 }
 
-/// A run that began with another server. No caller waits for its result.
-#[derive(Debug)]
-pub struct Leftover(Awaited);
-
-impl Leftover {
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// [`LinkError::Closed`] if the link ends before.
-    pub async fn over(self) -> Result<(), LinkError> {
-        tokio::select! {
-            _ = self.0.answer => Ok(()),
-            () = self.0.closed.cancelled() => Err(LinkError::Closed),
-        }
-    }
-}
-
-/// The state of a sandbox that another server has left.
-#[derive(Debug)]
-pub struct Found {
-    /// The note that the other server had it [remember](Link::remember), which may be anything.
-    pub note: Bytes,
-    /// The run that is still in progress.
-    pub leftover: Option<Leftover>,
-}
-
 impl Link {
     /// Exchanges hellos with an agent; then calls may be made. The agent begins to load the modules at once.
     ///
     /// # Errors
-    ///
     /// [`LinkError::Version`] for an agent of another version, [`LinkError::Closed`] if the stream ends before a hello,
     /// [`LinkError::Broken`] if anything else arrives, or nothing in time.
     pub async fn connect(
@@ -220,54 +164,20 @@ impl Link {
             hold: holding.as_ref().map(Holding::hold),
             timezone,
         };
-        let head =
-            serde_json::to_vec(&hello).map_err(|error| LinkError::Broken(error.to_string()))?;
-        let frame = Outgoing { call: 0, kind: Kind::Hello, head, body: Bytes::new() };
-        let ended = |ended| match ended {
-            Ended::Broken(why) => LinkError::Broken(why),
-            Ended::Lost(_) | Ended::Done => LinkError::Closed,
-        };
-        let greeted = async {
-            write_frame(&mut stream.writer, &frame).await.map_err(ended)?;
-            read_frame(&mut stream.reader).await.map_err(|error| ended(error.into()))
-        };
-        let (prefix, head, _) = timeout(timing.hello, greeted)
-            .await
-            .unwrap_or_else(|_| Err(LinkError::Broken("no hello".into())))?;
+        let greeted = timeout(timing.hello, exchange(&mut stream, Kind::Hello, &hello)).await;
+        let (prefix, head, _) =
+            greeted.unwrap_or_else(|_| Err(LinkError::Broken("no hello".into())))?;
         if prefix.kind != Kind::Hello {
             return Err(LinkError::Broken("something before its hello".into()));
         }
-        let unreadable =
-            |error: serde_json::Error| LinkError::Broken(printable(&error.to_string()));
         // The rest of another version's hello is unknown; its agent may not even have waited for the server's hello.
-        let PeerVersion { version } = serde_json::from_slice(&head).map_err(unreadable)?;
+        let PeerVersion { version } = read_json(&head)?;
         if version != PROTOCOL_VERSION {
             return Err(LinkError::Version(version));
         }
-        let _: AgentHello = serde_json::from_slice(&head).map_err(unreadable)?;
+        let _: AgentHello = read_json(&head)?;
         let calls = Calls::new(holding.is_some());
         Ok(Self::over(stream, timing, calls, holding))
-    }
-
-    /// Resumes a sandbox that another server has left and that holds.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`connect`](Self::connect); [`LinkError::Closed`] also if the agent refuses this server, for
-    /// example because it has a stream.
-    pub async fn resume(
-        mut stream: Stream,
-        timing: Timing,
-        holding: Holding,
-    ) -> Result<(Self, LinkOwner, Found), LinkError> {
-        let (resumed, note) = introduce(&mut stream, timing, &holding, None).await?;
-        let calls = Calls::new(true);
-        calls.go_on_after(resumed.last_call, resumed.received);
-        let running = resumed.running.map(|call| calls.expect(call));
-        let (link, owner) = Self::over(stream, timing, calls, Some(holding));
-        let leftover =
-            running.map(|answer| Leftover(Awaited { answer, closed: link.closed.clone() }));
-        Ok((link, owner, Found { note, leftover }))
     }
 
     /// Makes a link over a stream on which both sides have said hello.
@@ -289,27 +199,16 @@ impl Link {
             silence: timing.silence + hold,
         };
         let mut tasks = JoinSet::new();
-        let carrying = carry(stream, queue, calls, timing, holding);
-        tasks.spawn(until_closed(link.closed.clone(), carrying));
+        let pumping = pump(stream, queue, calls, timing, holding);
+        tasks.spawn(until_closed(link.closed.clone(), pumping));
         tasks.spawn(until_closed(link.closed.clone(), heartbeat(link.clone(), timing)));
         let owner = LinkOwner { tasks, closed: link.closed.clone() };
         (link, owner)
     }
 
-    /// Makes the agent store a note for the server that resumes, at most [`MAX_NOTE`](protocol::limits::MAX_NOTE)
-    /// bytes.
-    ///
-    /// # Errors
-    ///
-    /// The errors of every call, see [`kill`](Self::kill).
-    pub async fn remember(&self, note: Bytes) -> Result<(), LinkError> {
-        self.call(&Remember {}, note).await.map(drop)
-    }
-
     /// Kills a run; no error if it has ended.
     ///
     /// # Errors
-    ///
     /// The errors of every call: [`LinkError::Refused`] with the agent's reason, [`LinkError::Broken`] if no answer
     /// arrives in time or it is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn kill(&self, run: u32) -> Result<(), LinkError> {
@@ -320,7 +219,6 @@ impl Link {
     /// time.
     ///
     /// # Errors
-    ///
     /// The errors of every call except the timeout, see [`kill`](Self::kill).
     pub async fn warm(&self) -> Result<WarmDone, LinkError> {
         let (_, mut answer) = self.begin(&Warm {}, Bytes::new()).await?;
@@ -331,7 +229,6 @@ impl Link {
     /// without a timeout; returns whether it was.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn hibernate(&self, keep: bool) -> Result<bool, LinkError> {
         let hibernate = Hibernate { keep };
@@ -345,7 +242,6 @@ impl Link {
     /// Pings the agent.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn ping(&self) -> Result<(), LinkError> {
         let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
@@ -363,7 +259,6 @@ impl Link {
     /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
     pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
         let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
@@ -381,7 +276,6 @@ impl Link {
     /// Reads the progress of a run: how much it has written, and its newest line.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
     pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
         let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
@@ -389,41 +283,6 @@ impl Link {
             return Err(self.broken("a line longer than a line may be"));
         }
         Ok((done, line))
-    }
-
-    async fn call<R: Request>(
-        &self,
-        request: &R,
-        body: Bytes,
-    ) -> Result<(R::Reply, Bytes), LinkError> {
-        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
-        within(self.silence, &self.closed, answer).await
-    }
-
-    async fn begin<R: Request>(
-        &self,
-        request: &R,
-        body: Bytes,
-    ) -> Result<(u32, Awaited), LinkError> {
-        let (call, answer) = self.calls.begin();
-        if let Err(error) = self.send(call, R::KIND, request, body).await {
-            self.calls.end(call);
-            return Err(error);
-        }
-        Ok((call, Awaited { answer, closed: self.closed.clone() }))
-    }
-
-    async fn send(
-        &self,
-        call: u32,
-        kind: Kind,
-        head: &impl serde::Serialize,
-        body: Bytes,
-    ) -> Result<(), LinkError> {
-        let head =
-            serde_json::to_vec(head).map_err(|error| LinkError::Broken(error.to_string()))?;
-        let frame = Outgoing { call, kind, head, body };
-        self.frames.send(frame).await.map_err(|_| LinkError::Closed)
     }
 
     /// Resolves when the link has ended.
@@ -440,33 +299,6 @@ impl Link {
     pub fn close(&self) {
         self.closed.cancel();
     }
-
-    fn broken(&self, why: &str) -> LinkError {
-        broken(&self.closed, why)
-    }
-}
-
-/// Ends the link of an agent that violated the protocol.
-fn broken(closed: &CancellationToken, why: &str) -> LinkError {
-    closed.cancel();
-    LinkError::Broken(why.into())
-}
-
-/// Parses JSON. The error is shortened: it may be of any length and quote whatever was sent.
-fn parse<T: serde::de::DeserializeOwned>(
-    closed: &CancellationToken,
-    json: &[u8],
-) -> Result<T, LinkError> {
-    serde_json::from_slice(json).map_err(|error| broken(closed, &printable(&error.to_string())))
-}
-
-/// Limits the wait for an answer; ends the link after that.
-async fn within<T>(
-    limit: Duration,
-    closed: &CancellationToken,
-    answer: impl Future<Output = Result<T, LinkError>>,
-) -> Result<T, LinkError> {
-    timeout(limit, answer).await.unwrap_or_else(|_| Err(broken(closed, "no answer to a call")))
 }
 
 /// Runs a task of the link; the link ends when the task does.
@@ -483,4 +315,8 @@ async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
         tokio::time::sleep(timing.ping).await;
         link.ping().await.map_err(|error| error.to_string())?;
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,13 +11,15 @@ use bytes::Bytes;
 use protocol::{
     limits::{MAX_RESULT, MAX_UNDO},
     message::{
-        Call, Captured, CellDone, CellState, End, Facts, FileEntry, Request, Run, RunDone,
-        RuntimeName, Start,
+        Call, Captured, CellDone, End, Facts, FileEntry, Request, Run, RunDone, RuntimeName, Start,
     },
 };
 use tokio::time::Instant;
 
-use super::{Awaited, Link, LinkError, broken, within};
+use super::{
+    Link, LinkError, millis,
+    wire::{Awaited, broken, within},
+};
 
 /// Numbers of Linux's signals, including real-time signals.
 const SIGNALS: RangeInclusive<i32> = 1..=64;
@@ -42,6 +44,8 @@ pub struct RunRequest {
 /// The result of a program. The agent's values have been checked as far as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReply {
+    /// The number of the run, by which the agent keeps its output.
+    pub call: u32,
     /// Why it ended. A signal has a valid number.
     pub end: End,
     /// How its interpreter was started.
@@ -64,26 +68,9 @@ pub struct RunReply {
     pub cell: Option<CellReply>,
 }
 
-/// The effect of a cell on its workspace, as the agent reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CellReply {
-    /// Whether the variables still exist.
-    pub state: CellState,
-    /// The interpreter was started for this cell.
-    pub fresh: bool,
-    /// Cells that the interpreter has run so far.
-    pub count: u64,
-    /// Text form of the last expression's value, at most [`MAX_RESULT`] bytes of it.
-    pub result: Option<CapturedOutput>,
-    /// Memory of the interpreter after it, in bytes.
-    pub memory_bytes: Option<u64>,
-    /// Cells that can be undone now; at most [`MAX_UNDO`].
-    pub can_undo: u32,
-    /// Threads that were lost when the variables were rolled back.
-    pub lost_threads: usize,
-    /// Stopping the next cell may lose the variables, as there is too little memory to protect them.
-    pub at_risk: bool,
-}
+/// The effect of a cell on its workspace, as the agent reports it. The result has at most [`MAX_RESULT`] bytes, and at
+/// most [`MAX_UNDO`] cells can be undone.
+pub type CellReply = CellDone<CapturedOutput>;
 
 /// The captured part of an output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,13 +107,13 @@ impl Running {
     /// Waits for the end.
     ///
     /// # Errors
-    ///
     /// [`LinkError::Refused`] if the program could not be run, [`LinkError::Broken`] if the reply does not arrive in
     /// time or is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
         let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
-        decode(done, body, self.asked, self.begun.elapsed()).map_err(|why| broken(&closed, why))
+        decode(self.call, done, body, self.asked, self.begun.elapsed())
+            .map_err(|why| broken(&closed, why))
     }
 }
 
@@ -134,7 +121,6 @@ impl Link {
     /// Starts a program. Resolves when it has been sent.
     ///
     /// # Errors
-    ///
     /// [`LinkError::Closed`] if the link has ended.
     pub async fn run(&self, request: RunRequest) -> Result<Running, LinkError> {
         let RunRequest { runtime, code, stdin, timeout, output_cap, cell } = request;
@@ -142,7 +128,7 @@ impl Link {
             runtime,
             code_len: code.len(),
             has_stdin: stdin.is_some(),
-            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            timeout_ms: millis(timeout),
             output_cap,
             cell,
         };
@@ -157,7 +143,6 @@ impl Link {
     /// has been sent.
     ///
     /// # Errors
-    ///
     /// [`LinkError::Closed`] if the link has ended.
     pub async fn call_tool(&self, call: &Call, body: Bytes) -> Result<Running, LinkError> {
         let asked = Asked { output_cap: call.output_cap, cell: false };
@@ -180,6 +165,7 @@ impl Link {
 
 /// Reads the agent's reply. It is not trusted: a value that does not fit is an error.
 fn decode(
+    number: u32,
     done: RunDone,
     mut body: Bytes,
     asked: Asked,
@@ -216,16 +202,22 @@ fn decode(
         {
             return Err("a longer result than there may be");
         }
-        Some(cell) => Some(CellReply {
-            state: cell.state,
-            fresh: cell.fresh,
-            count: cell.count,
-            result: cell.result.map(&mut output).transpose()?,
-            memory_bytes: cell.memory_bytes,
-            can_undo: cell.can_undo.min(MAX_UNDO),
-            lost_threads: cell.lost_threads,
-            at_risk: cell.at_risk,
-        }),
+        Some(cell) => {
+            let CellDone { state, fresh, count, memory_bytes, lost_threads, at_risk, .. } = cell;
+            let result = cell.result.map(&mut output).transpose()?;
+            let can_undo = cell.can_undo.min(MAX_UNDO);
+            let cell = CellDone {
+                state,
+                fresh,
+                count,
+                result,
+                memory_bytes,
+                can_undo,
+                lost_threads,
+                at_risk,
+            };
+            Some(cell)
+        }
         None => None,
     };
     let changed = take(done.changed_len)?;
@@ -235,6 +227,7 @@ fn decode(
         serde_json::from_slice(&changed).map_err(|_| "the list of files cannot be read")?
     };
     Ok(RunReply {
+        call: number,
         end: done.end,
         start: done.start,
         // The agent's time is limited to what can be true.
@@ -291,7 +284,7 @@ mod tests {
         let json = serde_json::to_vec(&[&entry]).expect("serializes");
         (done.changed_len, done.changed_omitted) = (json.len(), 7);
         let body = [&b"hetailerr"[..], &json].concat().into();
-        let reply = decode(done, body, CAP, TOOK).expect("well-formed");
+        let reply = decode(7, done, body, CAP, TOOK).expect("well-formed");
         let captured = |head: &'static [u8], tail: &'static [u8], total| CapturedOutput {
             head: Bytes::from_static(head),
             tail: Bytes::from_static(tail),
@@ -306,8 +299,9 @@ mod tests {
     #[test]
     fn no_run_takes_longer_than_its_call() {
         let (mut done, body) = done(OK, (b"", b"", 0));
-        let elapsed =
-            |done: &RunDone| decode(done.clone(), body.clone(), CAP, TOOK).map(|run| run.elapsed);
+        let elapsed = |done: &RunDone| {
+            decode(7, done.clone(), body.clone(), CAP, TOOK).map(|run| run.elapsed)
+        };
         assert_eq!(elapsed(&done), Ok(Duration::from_micros(1_500)));
         done.elapsed_us = u64::MAX;
         assert_eq!(elapsed(&done), Ok(TOOK));
@@ -317,14 +311,14 @@ mod tests {
     fn a_reply_that_lies_about_its_length_is_refused() {
         let (mut done, body) = done(OK, (b"abc", b"", 3));
         done.stderr.tail = 1;
-        assert!(decode(done, body, CAP, TOOK).is_err());
+        assert!(decode(7, done, body, CAP, TOOK).is_err());
     }
 
     #[test]
     fn figures_that_no_agent_could_mean_are_refused() {
         let read = |end, kept: usize| {
             let (done, body) = done(end, (&vec![0; kept], b"", 0));
-            decode(done, body, CAP, TOOK)
+            decode(7, done, body, CAP, TOOK)
         };
         assert!(read(OK, 1000).is_ok());
         assert!(read(OK, 1001).is_err(), "more than the cap");
@@ -377,7 +371,7 @@ mod tests {
             body in prop::collection::vec(any::<u8>(), 0..3000),
         ) {
             let changed_len = done.changed_len;
-            if let Ok(reply) = decode(done, body.into(), CAP, TOOK) {
+            if let Ok(reply) = decode(7, done, body.into(), CAP, TOOK) {
                 for output in [&reply.stdout, &reply.stderr] {
                     prop_assert!(output.head.len() + output.tail.len() <= CAP.output_cap);
                 }

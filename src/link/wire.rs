@@ -1,9 +1,22 @@
-//! Frames of the link: its writer and its reader, and the calls between them.
+//! A call on its way: its frame goes out, its answer comes back, and the pump moves both over the stream.
+//!
+//! ```text
+//! begin --frame--> queue --> pump --> stream
+//! Awaited <--answer by call number-- pump <--'
+//!
+//! pump: moving --lost--> reopening (`resume`) --what was missed is sent again--> moving
+//!          |                '-- for too long: the end of the link
+//!          '-- broken rules, or no hold: the end of the link
+//! ```
 
 use std::{
     collections::HashMap,
-    io, mem,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    fmt, io, mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -11,12 +24,115 @@ use model::text::printable;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     frame::{FrameError, Kind, PREFIX_LEN, Prefix},
-    message::Failure,
+    message::{Failure, Request},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::{mpsc, oneshot},
+    time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Link, LinkError, Timing,
+    resume::{Holding, reopened},
+};
+
+/// An answer that will arrive unless the link ends first.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    pub(super) answer: oneshot::Receiver<Answer>,
+    pub(super) closed: CancellationToken,
+}
+
+impl Awaited {
+    pub(super) async fn decode<R: Request>(&mut self) -> Result<(R::Reply, Bytes), LinkError> {
+        let answer = tokio::select! {
+            biased;
+            answer = &mut self.answer => answer,
+            () = self.closed.cancelled() => return Err(LinkError::Closed),
+        };
+        match answer {
+            Ok(Ok((head, body))) => Ok((parse(&self.closed, &head)?, body)),
+            Ok(Err(failure)) => Err(LinkError::Refused(failure)),
+            Err(_) => Err(LinkError::Closed),
+        }
+    }
+}
+
+impl Link {
+    /// Makes a call and waits for its answer.
+    pub(super) async fn call<R: Request>(
+        &self,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(R::Reply, Bytes), LinkError> {
+        self.call_within(self.silence, request, body).await
+    }
+
+    /// The same for a call that may take this time.
+    pub(super) async fn call_within<R: Request>(
+        &self,
+        limit: Duration,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(R::Reply, Bytes), LinkError> {
+        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
+        within(limit, &self.closed, answer).await
+    }
+
+    /// Sends a request. Returns the number of its call, and its answer.
+    pub(super) async fn begin<R: Request>(
+        &self,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(u32, Awaited), LinkError> {
+        let head = encoded(request)?;
+        let (call, answer) = self.calls.begin();
+        if self.frames.send(Outgoing { call, kind: R::KIND, head, body }).await.is_err() {
+            self.calls.end(call);
+            return Err(LinkError::Closed);
+        }
+        Ok((call, Awaited { answer, closed: self.closed.clone() }))
+    }
+
+    pub(super) fn broken(&self, why: &str) -> LinkError {
+        broken(&self.closed, why)
+    }
+}
+
+/// Ends the link of an agent that violated the protocol.
+pub(super) fn broken(closed: &CancellationToken, why: &str) -> LinkError {
+    closed.cancel();
+    LinkError::Broken(why.into())
+}
+
+fn encoded(head: &impl Serialize) -> Result<Vec<u8>, LinkError> {
+    serde_json::to_vec(head).map_err(|error| LinkError::Broken(error.to_string()))
+}
+
+/// Parses JSON; ends the link if it is invalid.
+pub(super) fn parse<T: DeserializeOwned>(
+    closed: &CancellationToken,
+    json: &[u8],
+) -> Result<T, LinkError> {
+    read_json(json).inspect_err(|_| closed.cancel())
+}
+
+/// Parses JSON. The error is shortened: it may be of any length and quote whatever was sent.
+pub(super) fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, LinkError> {
+    serde_json::from_slice(json).map_err(|error| LinkError::Broken(printable(&error.to_string())))
+}
+
+/// Limits the wait for an answer; ends the link after that.
+pub(super) async fn within<T>(
+    limit: Duration,
+    closed: &CancellationToken,
+    answer: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    timeout(limit, answer).await.unwrap_or_else(|_| Err(broken(closed, "no answer to a call")))
+}
 
 /// A frame to be written.
 #[derive(Debug, Clone)]
@@ -54,7 +170,7 @@ struct Waiting {
     written: Option<(u64, Outgoing)>,
 }
 
-/// Why a stream no longer carries frames.
+/// Why a stream no longer moves frames.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The stream has ended or broken off.
@@ -70,6 +186,15 @@ impl From<io::Error> for Ended {
         match error.kind() {
             io::ErrorKind::InvalidData => Self::Broken(error.to_string()),
             _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+impl From<Ended> for LinkError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Broken(why) => Self::Broken(why),
+            Ended::Lost(_) | Ended::Done => Self::Closed,
         }
     }
 }
@@ -155,8 +280,72 @@ impl Calls {
     }
 }
 
+/// Both directions of a stream to an agent.
+pub struct Stream {
+    /// From the agent.
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    /// To the agent.
+    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").finish_non_exhaustive()
+    }
+}
+
+/// Moves frames until the link ends. Returns why it ended, or `Ok` if there is nothing left to write.
+pub(super) async fn pump(
+    mut stream: Stream,
+    mut queue: mpsc::Receiver<Outgoing>,
+    calls: Arc<Calls>,
+    timing: Timing,
+    holding: Option<Holding>,
+) -> Result<(), String> {
+    loop {
+        let Stream { reader, writer } = &mut stream;
+        let ended = tokio::select! {
+            ended = write_frames(writer, &mut queue, &calls) => ended,
+            ended = read_frames(reader, &calls) => ended,
+            ended = silent(&calls, timing), if holding.is_some() => ended,
+        };
+        let why = match ended {
+            Ended::Done => return Ok(()),
+            Ended::Broken(why) => return Err(why),
+            Ended::Lost(why) => why,
+        };
+        let Some(holding) = &holding else { return Err(why) };
+        tracing::info!(why, "stream lost, reconnecting");
+        drop(stream);
+        stream = reopened(&calls, timing, holding).await?;
+        tracing::info!("stream resumed");
+    }
+}
+
+/// Resolves when nothing was received for `timing.silence`, although pings were sent.
+async fn silent(calls: &Calls, timing: Timing) -> Ended {
+    loop {
+        let before = calls.received();
+        sleep(timing.silence).await;
+        if calls.received() == before {
+            return Ended::Lost("silence".into());
+        }
+    }
+}
+
+/// Writes the first frame on a new stream, and reads the answer to it.
+pub(super) async fn exchange(
+    stream: &mut Stream,
+    kind: Kind,
+    head: &impl Serialize,
+) -> Result<(Prefix, Bytes, Bytes), LinkError> {
+    let frame = Outgoing { call: 0, kind, head: encoded(head)?, body: Bytes::new() };
+    write_frame(&mut stream.writer, &frame).await?;
+    Ok(read_frame(&mut stream.reader).await.map_err(Ended::from)?)
+}
+
 /// Writes the requests in the queue, until it is closed. Each counts as written as soon as its writing begins.
-pub(super) async fn write_frames(
+async fn write_frames(
     writer: &mut (impl AsyncWrite + Unpin),
     queue: &mut mpsc::Receiver<Outgoing>,
     calls: &Calls,
@@ -183,7 +372,7 @@ pub(super) async fn write_frame(
 }
 
 /// Passes each answer to the call that waits for it, until the stream ends or violates the protocol.
-pub(super) async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> Ended {
+async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> Ended {
     loop {
         let (prefix, head, body) = match read_frame(reader).await {
             Ok(frame) => frame,
@@ -255,9 +444,7 @@ impl Drop for LargeFrame {
 }
 
 /// Reads one frame; its caps are checked before anything is allocated.
-pub(super) async fn read_frame(
-    reader: &mut (impl AsyncRead + Unpin),
-) -> io::Result<(Prefix, Bytes, Bytes)> {
+async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<(Prefix, Bytes, Bytes)> {
     let mut prefix = [0; PREFIX_LEN];
     reader.read_exact(&mut prefix).await?;
     let prefix = Prefix::decode(prefix)

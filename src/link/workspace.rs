@@ -9,19 +9,18 @@ use protocol::{
     frame::MAX_BODY,
     limits::{MAX_CARRIED, MAX_UNDO, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
-        Carried, CarryLimits, Contents, Export, ExportDone, Import, Inspect, InspectDone, Request,
-        Reset, ResetDone, RuntimeName,
+        Carried, CarryLimits, Contents, Export, ExportDone, Import, Inspect, InspectDone, Reset,
+        ResetDone, RuntimeName,
     },
 };
 
-use super::{Link, LinkError, parse, within};
+use super::{Link, LinkError, wire::parse};
 
 impl Link {
     /// Inspects the interpreter of the workspace; the contents are empty if there is none. The texts about variables
     /// may be anything within its limits.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run.
     pub async fn inspect(
         &self,
@@ -44,7 +43,6 @@ impl Link {
     /// Undoes cells, or ends the interpreter of the workspace; deletes all files as well if requested.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::Busy`] during a run,
     /// [`FailureCode::NothingToUndo`] if fewer cells can be undone.
     pub async fn reset(&self, reset: &Reset) -> Result<ResetDone, LinkError> {
@@ -56,7 +54,6 @@ impl Link {
     /// anything within its limits.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill), with a longer timeout; [`FailureCode::Busy`] during a run,
     /// [`FailureCode::NoRuntime`] if the interpreter cannot export.
     pub async fn export(
@@ -65,7 +62,7 @@ impl Link {
         limits: CarryLimits,
     ) -> Result<(ExportDone, Carried), LinkError> {
         let request = Export { runtime, begin: Some(limits), offset: 0, len: 0 };
-        let (done, body) = self.carry(&request, Bytes::new(), limits).await?;
+        let (done, body) = self.call_within(self.time_for(limits), &request, Bytes::new()).await?;
         if done.total > limits.total_bytes.min(MAX_CARRIED) {
             return Err(self.broken("more of variables than was asked for"));
         }
@@ -75,7 +72,6 @@ impl Link {
     /// Reads a piece of the exported variables.
     ///
     /// # Errors
-    ///
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if nothing was exported.
     pub async fn exported(&self, runtime: RuntimeName, offset: u64) -> Result<Bytes, LinkError> {
         let request = Export { runtime, begin: None, offset, len: MAX_BODY };
@@ -90,7 +86,6 @@ impl Link {
     /// Starts an interpreter with exported variables.
     ///
     /// # Errors
-    ///
     /// The errors of [`export`](Self::export); [`FailureCode::BadRequest`] if there is an interpreter already.
     pub async fn import(
         &self,
@@ -109,21 +104,14 @@ impl Link {
                 self.call(&request, piece).await?;
                 continue;
             }
-            let (_, body) = self.carry(&request, piece, limits).await?;
+            let (_, body) = self.call_within(self.time_for(limits), &request, piece).await?;
             return self.carried(&body);
         }
     }
 
-    /// Makes a call that may take the time of these limits.
-    async fn carry<R: Request>(
-        &self,
-        request: &R,
-        body: Bytes,
-        limits: CarryLimits,
-    ) -> Result<(R::Reply, Bytes), LinkError> {
-        let time = self.silence + Duration::from_millis(limits.total_ms) * 2;
-        let answer = async { self.begin(request, body).await?.1.decode::<R>().await };
-        within(time, &self.closed, answer).await
+    /// Longest time for a call with these limits.
+    fn time_for(&self, limits: CarryLimits) -> Duration {
+        self.silence + Duration::from_millis(limits.total_ms) * 2
     }
 
     fn carried(&self, body: &[u8]) -> Result<Carried, LinkError> {

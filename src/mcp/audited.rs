@@ -1,11 +1,14 @@
-//! The line of a call in the audit file, if there is one.
+//! The lines of a call in the log and, if there is one, in the audit file.
 
+use std::time::Duration;
+
+use model::SessionId;
 use rmcp::model::{CallToolResponse, ContentBlock, JsonObject, ResourceContents};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::{
-    call::{Call, Log, failure},
+    call::{Call, failure},
     message::PLACEHOLDER,
     services::Services,
 };
@@ -13,8 +16,90 @@ use crate::{
     audit::{ArtifactList, CannotWrite, Digest, Entry, Limits, Record},
     error::{Error, Result},
     session::RunReport,
-    sessions::Program,
+    sessions::{Program, RuntimeName},
 };
+
+/// The code of a call that was carried out.
+pub(super) const OK: &str = "ok";
+
+/// The fields of a call's log line besides its tool and time, and its line in the audit file: never code, data or
+/// output.
+#[derive(Default)]
+pub(super) struct Log {
+    /// The line in the audit file, if there is one.
+    pub(super) audit: Option<Entry>,
+    pub(super) session: Option<SessionId>,
+    pub(super) run: Option<String>,
+    pub(super) language: Option<RuntimeName>,
+    pub(super) outcome: Option<&'static str>,
+    pub(super) exit_code: Option<i32>,
+    /// How a run got its interpreter.
+    pub(super) start: Option<&'static str>,
+    /// The agent's part of the time.
+    pub(super) agent_elapsed: Option<Duration>,
+    pub(super) bytes: Option<u64>,
+}
+
+impl Log {
+    /// Writes the line. `code` is `ok`, or the code of the error in the answer.
+    pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
+        let outcome = match self.outcome {
+            Some(outcome) if code == OK => outcome,
+            // The client does not receive the answer of a cancelled call, whatever it is.
+            _ if code != OK && call.context.ct.is_cancelled() => "cancelled",
+            _ => code,
+        };
+        if let Some(entry) = self.completed() {
+            entry.end(outcome);
+        }
+        let trace = call.trace();
+        let trace = trace.as_ref();
+        tracing::info!(
+            tool,
+            client = call.services.sessions.caller().name(),
+            session_id = self.session.as_ref().map(SessionId::as_str),
+            run_id = self.run.as_deref(),
+            language = self.language.as_ref().map(RuntimeName::as_str),
+            outcome,
+            exit_code = self.exit_code,
+            // As u64, which is a number in JSON; wider types become texts.
+            duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            agent_us =
+                self.agent_elapsed.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX)),
+            start = self.start,
+            bytes = self.bytes,
+            trace_id = trace.map(|trace| &*trace.trace_id),
+            span_id = trace.map(|trace| &*trace.span_id),
+            trace_flags = trace.map(|trace| &*trace.flags),
+            "tool call"
+        );
+    }
+
+    /// Adds something to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
+    pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
+        if let Some(entry) = &mut self.audit {
+            note(&mut entry.record);
+        }
+    }
+
+    /// The line in the audit file, with the fields that both lines have.
+    fn completed(&mut self) -> Option<Entry> {
+        let mut entry = self.audit.take()?;
+        let record = &mut entry.record;
+        record.session_id = self.session.as_ref().map(ToString::to_string);
+        record.run_id.clone_from(&self.run);
+        record.exit_code = self.exit_code;
+        Some(entry)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // If a call was dropped or has panicked, dropping its entry writes its line.
+        drop(self.completed());
+    }
+}
 
 /// Longest text, in bytes, that is hashed as an argument. A longer text is code, standard input or a file, of which the
 /// line has a digest of its own: hashing it twice would be most of what a line costs.
@@ -26,15 +111,15 @@ pub(super) struct WithoutLongTexts<'a>(pub(super) &'a JsonObject);
 impl Serialize for WithoutLongTexts<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, value)| match value {
-            Value::String(text) if text.len() > MAX_TEXT => (name, Shown::Text(PLACEHOLDER)),
-            value => (name, Shown::Value(value)),
+            Value::String(text) if text.len() > MAX_TEXT => (name, Hashed::Text(PLACEHOLDER)),
+            value => (name, Hashed::Value(value)),
         }))
     }
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Shown<'a> {
+enum Hashed<'a> {
     Text(&'static str),
     Value(&'a Value),
 }
@@ -117,7 +202,7 @@ pub(super) fn program(record: &mut Record, program: &Program, memory: u64) {
 }
 
 /// Limits of which only memory and timeout are known.
-pub(super) fn limits(memory: u64, timeout: std::time::Duration) -> Limits {
+pub(super) fn limits(memory: u64, timeout: Duration) -> Limits {
     let timeout_s = Some(timeout.as_secs_f64());
     Limits { memory, cpus: None, pids: None, data: None, timeout_s }
 }

@@ -1,4 +1,4 @@
-//! One call of a tool: its services, its arguments and its line in the log.
+//! One call of a tool: its services, its arguments, and the program that it runs.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -12,18 +12,27 @@ use rmcp::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::{
+    audited::{self, Log},
+    languages::{Language, unfenced},
     long_text::{CutOut, LongText},
     message::{KEPT_BYTES, PLACEHOLDER},
+    running::reporting,
     services::{Services, by_url, workspace},
 };
 use crate::{
-    audit::{Entry, Record},
+    config::Transport,
     error::{Error, Result},
     notes::{self, Note, Notes, WorkspaceNote},
+    progress::Progress,
     request::RequestMemory,
-    sessions::{Opened, RuntimeName, Stateless, Which},
+    session::RunReport,
+    sessions::{Opened, Program, Stateless, Which},
     trace::TraceParent,
 };
 
@@ -42,90 +51,15 @@ pub(super) struct Call {
     heard: Mutex<Option<SessionId>>,
 }
 
-/// The fields of a call's log line besides its tool and time, and its line in the audit file: never code, data or
-/// output.
-#[derive(Default)]
-pub(super) struct Log {
-    /// The line in the audit file, if there is one.
-    pub(super) audit: Option<Entry>,
-    pub(super) session: Option<SessionId>,
-    pub(super) run: Option<String>,
-    pub(super) language: Option<RuntimeName>,
-    pub(super) outcome: Option<&'static str>,
-    pub(super) exit_code: Option<i32>,
-    /// How a run got its interpreter.
-    pub(super) start: Option<&'static str>,
-    /// The agent's part of the time.
-    pub(super) agent_elapsed: Option<Duration>,
-    pub(super) bytes: Option<u64>,
-}
-
-impl Log {
-    /// Writes the line. `code` is `ok`, or the code of the error in the answer.
-    pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
-        let outcome = match self.outcome {
-            Some(outcome) if code == OK => outcome,
-            // The client does not receive the answer of a cancelled call, whatever it is.
-            _ if code != OK && call.context.ct.is_cancelled() => "cancelled",
-            _ => code,
-        };
-        if let Some(entry) = self.completed() {
-            entry.end(outcome);
-        }
-        let trace = call.trace();
-        let trace = trace.as_ref();
-        tracing::info!(
-            tool,
-            client = call.services.sessions.caller().name(),
-            session_id = self.session.as_ref().map(SessionId::as_str),
-            run_id = self.run.as_deref(),
-            language = self.language.as_ref().map(RuntimeName::as_str),
-            outcome,
-            exit_code = self.exit_code,
-            // As u64, which is a number in JSON; wider types become texts.
-            duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            agent_us =
-                self.agent_elapsed.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX)),
-            start = self.start,
-            bytes = self.bytes,
-            trace_id = trace.map(|trace| &*trace.trace_id),
-            span_id = trace.map(|trace| &*trace.span_id),
-            trace_flags = trace.map(|trace| &*trace.flags),
-            "tool call"
-        );
-    }
-
-    /// Adds something to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
-    pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
-        if let Some(entry) = &mut self.audit {
-            note(&mut entry.record);
-        }
-    }
-
-    /// The line in the audit file, with the fields that both lines have.
-    fn completed(&mut self) -> Option<Entry> {
-        let mut entry = self.audit.take()?;
-        let record = &mut entry.record;
-        record.session_id = self.session.as_ref().map(ToString::to_string);
-        record.run_id.clone_from(&self.run);
-        record.exit_code = self.exit_code;
-        Some(entry)
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        // If a call was dropped or has panicked, dropping its entry writes its line.
-        drop(self.completed());
-    }
-}
-
 /// The `session_id` of a call whose session ends with it.
 pub(super) const STATELESS: &str = "__stateless__";
 
-/// The code of a call that was carried out.
-pub(super) const OK: &str = "ok";
+/// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two
+/// connections, and nothing orders them.
+const CANCEL_GRACE: Duration = Duration::from_millis(300);
+
+/// Time between two attempts while a call waits for that.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 impl Call {
     pub(super) fn new(
@@ -153,9 +87,6 @@ impl Call {
     }
 
     /// The same for a tool that starts a new session if none is named.
-    ///
-    /// # Errors
-    /// If no session can have that name.
     pub(super) fn session_or_new(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
         self.means(session_id, log, || Ok(Which::New))
     }
@@ -250,7 +181,7 @@ impl Call {
 
     /// The caller's span. The message's own comes before that of the HTTP request, which may be from a proxy, or carry
     /// several calls.
-    fn trace(&self) -> Option<TraceParent> {
+    pub(super) fn trace(&self) -> Option<TraceParent> {
         let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
         of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
     }
@@ -285,11 +216,93 @@ impl Call {
         [asked, by_url].into_iter().flatten().fold(limit, usize::min)
     }
 
-    /// Passes a result on. Closes a session that was started for a call that failed: the error does not name it, so the
-    /// caller could not use it.
+    /// The code of a call, even if it was cut out of the message for its length; the message is then released.
+    /// Markdown fences around the code are removed, and the language that they name is returned.
     ///
     /// # Errors
-    /// If the result is an error.
+    /// If it is too long, empty, or no text.
+    pub(super) async fn code(&self, code: String) -> Result<(Option<Language>, String)> {
+        let code = self.whole_code(code).await?;
+        let (language, code) = match unfenced(&code) {
+            Some((language, inner)) => {
+                self.note(Note::Unfenced);
+                (language, inner.to_owned())
+            }
+            None => (None, code),
+        };
+        if code.trim().is_empty() {
+            return Err(Error::InvalidArgument("code is empty. Give the code to run.".into()));
+        }
+        Ok((language, code))
+    }
+
+    async fn whole_code(&self, code: String) -> Result<String> {
+        let limit = self.services.sessions.config().max_code;
+        let too_large =
+            |size: usize| Error::CodeTooLarge { size_bytes: size as u64, limit: limit as u64 };
+        let long = self.long_text(&code);
+        self.release_message().await;
+        let code = match long {
+            None => code,
+            // Each byte may be escaped as six bytes.
+            Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
+            Some(long) => long.into_string(6 * limit).ok_or_else(|| {
+                let why = "code contains an unpaired surrogate escape, or is not UTF-8. Write such \
+                           characters as escapes of the language.";
+                Error::InvalidArgument(why.into())
+            })?,
+        };
+        if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
+    }
+
+    /// Runs a program, reports its progress to the caller, and notes its result for the log.
+    ///
+    /// # Errors
+    /// If it could not be run. A session without a given name that was started for it is then closed.
+    pub(super) async fn run(
+        &self,
+        which: Which,
+        mut program: Program,
+        log: &mut Log,
+    ) -> Result<(Opened, RunReport)> {
+        log.bytes = Some(program.code.len() as u64);
+        log.language = Some(program.language.clone());
+        let memory = self.services.sessions.config().memory_limit;
+        log.audit(|record| audited::program(record, &program, memory));
+        let (progress, heard) = watch::channel(Progress::default());
+        program.progress = self.context.meta.get_progress_token().map(|_| progress);
+        let is_nameless = matches!(which, Which::New);
+        let (opened, report) = reporting(self, heard, self.run_when_free(which, program)).await;
+        log.session = Some(opened.id.clone());
+        self.note_restored(&opened.id);
+        let report = self.or_close(is_nameless, &opened.id, report).await?;
+        log.run = Some(report.run_id.to_string());
+        log.outcome =
+            Some(report.cell.as_ref().map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
+        log.exit_code = Some(report.exit_code);
+        log.start = Some(report.start.as_str());
+        log.audit(|record| audited::report(record, &report));
+        log.agent_elapsed = Some(report.agent_elapsed);
+        Ok((opened, report))
+    }
+
+    /// Runs a program. If a client cancels a run and calls again at once, the cancellation may arrive second: the call
+    /// then waits for it, and does not fail because the session is busy.
+    async fn run_when_free(&self, which: Which, program: Program) -> (Opened, Result<RunReport>) {
+        let Services { sessions, transport, .. } = &self.services;
+        let deadline = Instant::now() + CANCEL_GRACE;
+        loop {
+            let ran = sessions.run(which.clone(), program.clone()).await;
+            let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
+            if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
+                return ran;
+            }
+            sleep(CANCEL_POLL).await;
+        }
+    }
+
+    /// Passes a result on. Closes a session that was started for a call that failed: the error does not name it, so the
+    /// caller could not use it.
     pub(super) async fn or_close<T>(
         &self,
         started_here: bool,
@@ -385,17 +398,11 @@ pub(super) fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T> {
 }
 
 /// The session that a call names, if it names one, noted for the log.
-///
-/// # Errors
-/// If no session can have that name.
 pub(super) fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionId>> {
     id.map(|id| existing(id, log)).transpose()
 }
 
 /// The session that a call has to name, noted for the log.
-///
-/// # Errors
-/// If no session can have that name.
 pub(super) fn existing(id: &str, log: &mut Log) -> Result<SessionId> {
     if id == STATELESS {
         let why = "A session that ends with its call is of no use here. Leave session_id out, or pass \

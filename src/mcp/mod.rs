@@ -9,8 +9,8 @@
 //!
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
-//! - [`audited`]: the line of a call in the audit file.
-//! - [`running`]: the common part of tools that run code; [`languages`]: the languages of code.
+//! - [`audited`]: the lines of a call in the log and in the audit file.
+//! - [`running`]: progress and results of tools that run code; [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
 //! - [`message`]: the cost of a message before it is parsed; [`long_text`]: its one long string; [`base64_text`]:
@@ -38,11 +38,9 @@ mod tools;
 
 use std::panic::AssertUnwindSafe;
 
-pub use self::counted::Counted;
-
 use futures::FutureExt;
 use hyper::http::request::Parts;
-use model::{World, text::quoted};
+use model::text::quoted;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -51,17 +49,24 @@ use rmcp::{
         ErrorCode, Implementation, InitializeRequestParams, InitializeResult, JsonObject,
         ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
         ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
+use serde_json::Value;
+use tokio::time::Instant;
 
+pub use self::counted::Counted;
 use self::{
-    audited::WithoutLongTexts,
-    call::{Call, OK, failure},
+    audited::{Log, OK, WithoutLongTexts},
+    call::{Call, add_notes, failure, parse},
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
-    tool::{Facts, perform},
-    tools::Tools,
+    tool::{Facts, Tool as _},
+    tools::{
+        BuiltIn, CancelExecution, CloseSession, CreateSession, DestroySession, ExecuteCode,
+        GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered, ReadArtifact,
+        ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile,
+    },
 };
 use crate::{
     backend::Template,
@@ -95,40 +100,13 @@ impl Server {
         transport: Transport,
         own: Option<OwnTools>,
     ) -> Self {
-        let template = Template::built_in("");
-        let config = sessions.config();
-        let toolsets = config.toolsets;
-        let template = &template;
-        let facts = Facts {
-            config,
-            transport,
-            toolsets,
-            template,
-            local_files: false,
-            packages: if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] },
-        };
-        let tools = Tools::new(toolsets, &facts, own);
+        let services = Services::new(sessions, urls, transport);
+        let (sessions, template) = (&services.sessions, Template::built_in(""));
+        let toolsets = sessions.config().toolsets;
+        let tools = Tools::new(toolsets, &facts(&services, &template, toolsets, false), own);
         sessions.host().metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
         sessions.host().metrics().count_methods(counted::all());
-        Self { services: Services::new(sessions, urls, transport), tools }
-    }
-
-    /// The facts that the texts of tools depend on, for sandboxes of this template.
-    fn facts<'a>(
-        &'a self,
-        template: &'a Template,
-        toolsets: Toolsets,
-        local_files: bool,
-    ) -> Facts<'a> {
-        let Services { sessions, transport, .. } = &self.services;
-        Facts {
-            config: sessions.config(),
-            transport: *transport,
-            toolsets,
-            template,
-            local_files,
-            packages: if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] },
-        }
+        Self { services, tools }
     }
 
     /// The toolsets that the client is offered: those of its URL, `/mcp?toolsets=run,code`, or all.
@@ -275,7 +253,7 @@ impl ServerHandler for Server {
         let toolsets = self.toolsets(&context)?;
         let template = self.services.sessions.host().template().await;
         let local_files = roots::are_offered(&self.services, &context);
-        let facts = self.facts(&template, toolsets, local_files);
+        let facts = facts(&self.services, &template, toolsets, local_files);
         let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
         // Over stdio the list is the client's own.
         let scope = match self.services.transport {
@@ -287,11 +265,9 @@ impl ServerHandler for Server {
         Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
     }
 
-    fn get_tool(&self, name: &str) -> Option<Tool> {
+    fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
         let toolsets = self.services.sessions.config().toolsets;
-        let offered = self.tools.find(name, toolsets)?;
-        let template = Template { id: String::new(), runtimes: vec![], world: World::System };
-        Some(offered.listed(&self.facts(&template, toolsets, false)))
+        Some(self.tools.find(name, toolsets)?.listed())
     }
 
     /// Answers requests that the protocol does not have, or that have another shape.
@@ -344,14 +320,14 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(why, None));
         };
         if let Err(refused) = self.take_memory(&context).await {
-            self.audit_refused(&context, (tool.tool().name(), request.arguments), NO_ROOM);
+            self.audit_refused(&context, (tool.name(), request.arguments), NO_ROOM);
             return Err(refused);
         }
         let services = self.services.seen_by(&context);
         let call = Call::new(services, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(perform(&tool, call, arguments)).catch_unwind().await;
+        let result = AssertUnwindSafe(perform(&tool, &call, arguments)).catch_unwind().await;
         Ok(result.unwrap_or_else(|_| failure(&Error::internal(&"the tool panicked")).into()))
     }
 
@@ -409,3 +385,89 @@ const NO_ROOM: &str = "server_busy";
 
 /// How long a client may cache an answer that depends on the settings alone, in milliseconds.
 const TTL_MS: u64 = 60_000;
+
+/// The facts that the texts of tools depend on, for sandboxes of this template.
+fn facts<'a>(
+    Services { sessions, transport, .. }: &'a Services,
+    template: &'a Template,
+    toolsets: Toolsets,
+    local_files: bool,
+) -> Facts<'a> {
+    let packages = if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] };
+    let (config, transport) = (sessions.config(), *transport);
+    Facts { config, transport, toolsets, template, local_files, packages }
+}
+
+/// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,
+/// the call is refused.
+async fn perform(tool: &Offered, call: &Call, arguments: JsonObject) -> CallToolResponse {
+    let started = Instant::now();
+    let mut log = Log::default();
+    if !tool.reads_long_text() {
+        call.release_message().await;
+    }
+    let result = match audited::begin(&call.services, tool.name(), &WithoutLongTexts(&arguments)) {
+        Ok(entry) => {
+            log.audit = entry;
+            answer(tool, call, arguments, &mut log).await
+        }
+        Err(refused) => Err(refused),
+    };
+    audited::complete(call, &mut log, &result);
+    call.end(result.is_ok()).await;
+    call.release_message().await;
+    let code = result.as_ref().map_or_else(Error::code, |_| OK);
+    let elapsed = started.elapsed();
+    call.services.sessions.host().metrics().tool_called(tool.name(), code, elapsed);
+    log.write(call, tool.name(), code, elapsed);
+    result.unwrap_or_else(|error| failure(&error).into())
+}
+
+/// Checks the arguments of a call, makes it, and adds the call's notes to its result.
+async fn answer(
+    tool: &Offered,
+    call: &Call,
+    arguments: JsonObject,
+    log: &mut Log,
+) -> Result<CallToolResponse, Error> {
+    let mut response = match tool {
+        Offered::BuiltIn(checked) => {
+            let (arguments, notes) = checked.arguments.read(arguments)?;
+            call.note_all(notes);
+            // Boxed: it has room for the call of the largest tool.
+            call_built_in(checked.tool.tool, call, arguments.into(), log).boxed().await?
+        }
+        Offered::Own(tool) => own::perform(tool, call, arguments.into(), log).boxed().await?,
+    };
+    if let Some(id) = &log.session {
+        call.note_restored(id);
+    }
+    if let CallToolResponse::Complete(result) = &mut response {
+        add_notes(&call.notes(), result);
+    }
+    Ok(response)
+}
+
+async fn call_built_in(
+    tool: BuiltIn,
+    call: &Call,
+    arguments: Value,
+    log: &mut Log,
+) -> Result<CallToolResponse, Error> {
+    match tool {
+        BuiltIn::CancelExecution => CancelExecution::call(call, parse(arguments)?, log).await,
+        BuiltIn::CloseSession => CloseSession::call(call, parse(arguments)?, log).await,
+        BuiltIn::CreateSession => CreateSession::call(call, parse(arguments)?, log).await,
+        BuiltIn::DestroySession => DestroySession::call(call, parse(arguments)?, log).await,
+        BuiltIn::ExecuteCode => ExecuteCode::call(call, parse(arguments)?, log).await,
+        BuiltIn::GetWorkspaceInfo => GetWorkspaceInfo::call(call, parse(arguments)?, log).await,
+        BuiltIn::InstallPackage => InstallPackage::call(call, parse(arguments)?, log).await,
+        BuiltIn::ListArtifacts => ListArtifacts::call(call, parse(arguments)?, log).await,
+        BuiltIn::ListRuntimes => ListRuntimes::call(call, parse(arguments)?, log).await,
+        BuiltIn::ReadArtifact => ReadArtifact::call(call, parse(arguments)?, log).await,
+        BuiltIn::ReadOutput => ReadOutput::call(call, parse(arguments)?, log).await,
+        BuiltIn::ResetWorkspace => ResetWorkspace::call(call, parse(arguments)?, log).await,
+        BuiltIn::RunPython => RunPython::call(call, parse(arguments)?, log).await,
+        BuiltIn::UploadFile => UploadFile::call(call, parse(arguments)?, log).await,
+    }
+}

@@ -1,10 +1,9 @@
 //! The operator's own tools, as clients see them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use futures::{FutureExt, future::BoxFuture};
 use model::{
     Artifact, DataPath, Outcome, RunId, World,
     artifact::{encoded, is_picture},
@@ -18,22 +17,21 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
 use super::{
-    arguments::Arguments,
-    audited,
-    call::{Call, Log, success},
+    audited::{self, Log},
+    call::{Call, success},
     message::PLACEHOLDER,
     results::{
         budget::{self, encoded_size},
-        fit::{Room, Shown, fit},
+        fit::{Room, fit},
         images::Inline,
     },
     running,
-    tool::{AnyTool, Facts, Hints, output_schema},
+    tool::{Hints, output_schema},
     tools::schema,
 };
 use crate::{
     audit::Digest,
-    config::{Config, Toolset},
+    config::Config,
     error::{Error, Result},
     notes::Notes,
     own_tools::{Called, LeftFiles, OwnTool, OwnTools},
@@ -53,45 +51,15 @@ const MAX_TEXTS: usize = 20_000;
 /// Most bytes of the arguments' long text as it was received, escapes included.
 const MAX_LONG_TEXT: usize = 6 << 20;
 
-/// One of the operator's own tools.
-pub(super) struct Own(pub(super) Arc<OwnTool>);
-
-impl AnyTool for Own {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn toolset(&self) -> Toolset {
-        Toolset::Own
-    }
-
-    fn reads_long_text(&self) -> bool {
-        true
-    }
-
-    fn arguments(&self, _: &Facts) -> Option<Arguments> {
-        // The schema may be any, and is checked later, when long texts are back in the arguments.
-        None
-    }
-
-    fn listed(&self, _: &Facts) -> rmcp::model::Tool {
-        let Value::Object(input) = self.0.schema().clone() else {
-            unreachable!("it was checked when it was read")
-        };
-        rmcp::model::Tool::new(self.0.name().to_owned(), self.0.description().to_owned(), input)
-            .with_raw_output_schema(output_schema(output()))
-            // Nothing of a call remains when the next one begins.
-            .with_annotations(Hints::ReadOnly.annotate(ToolAnnotations::default()))
-    }
-
-    fn call<'a>(
-        &'a self,
-        call: &'a Call,
-        arguments: Value,
-        log: &'a mut Log,
-    ) -> BoxFuture<'a, Result<CallToolResponse>> {
-        perform(&self.0, call, arguments, log).boxed()
-    }
+/// A tool of the operator's as it is listed.
+pub(super) fn listed(tool: &OwnTool) -> rmcp::model::Tool {
+    let Value::Object(input) = tool.schema().clone() else {
+        unreachable!("it was checked when it was read")
+    };
+    rmcp::model::Tool::new(tool.name().to_owned(), tool.description().to_owned(), input)
+        .with_raw_output_schema(output_schema(output()))
+        // Nothing of a call remains when the next one begins.
+        .with_annotations(Hints::ReadOnly.annotate(ToolAnnotations::default()))
 }
 
 fn output() -> Value {
@@ -127,7 +95,9 @@ fn output() -> Value {
     )
 }
 
-async fn perform(
+/// Carries out a call and renders its result. The schema may be any, and is checked after long texts are back in the
+/// arguments.
+pub(super) async fn perform(
     tool: &OwnTool,
     call: &Call,
     mut arguments: Value,
@@ -143,19 +113,9 @@ async fn perform(
     let sessions = &call.services.sessions;
     let (config, cancel) = (sessions.config(), call.context.ct.clone());
     let calling = tool.call(sessions.caller(), arguments, config.max_output, cancel);
-    let token = call.context.meta.get_progress_token();
-    let Called { reply, files } = match token {
-        None => calling.await?,
-        Some(token) => {
-            let started = Progress { started: true, ..Progress::default() };
-            let (_sender, heard) = watch::channel(started);
-            tokio::select! {
-                biased;
-                called = calling => called?,
-                never = running::report_progress(call, token, heard) => match never {},
-            }
-        }
-    };
+    let started = Progress { started: true, ..Progress::default() };
+    let (_sender, heard) = watch::channel(started);
+    let Called { reply, files } = running::reporting(call, heard, calling).await?;
     let limits = report::Limits {
         timeout: tool.deadline(),
         max_timeout: tool.deadline(),
@@ -209,18 +169,8 @@ async fn render(
         "artifacts": artifacts,
         "duration_ms": whole_ms(report.elapsed),
     });
-    if report.artifacts_omitted > 0 {
-        rendered["artifacts_omitted"] = report.artifacts_omitted.into();
-    }
-    let texts = [
-        Shown { field: "stdout", output: &report.stdout, mark: "stdout_truncated", is_kept: false },
-        Shown { field: "stderr", output: &report.stderr, mark: "stderr_truncated", is_kept: false },
-    ];
-    for Shown { output, mark, .. } in &texts {
-        if output.truncated {
-            rendered[*mark] = true.into();
-        }
-    }
+    let marks = ["stdout_truncated", "stderr_truncated"];
+    let texts = running::text_fields(report, marks, false, &mut rendered);
     // Notes on the run are left out: a model that has not written the program cannot use them.
     let notes: Notes = call.notes();
     notes.add_to(&mut rendered);

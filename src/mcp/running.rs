@@ -1,5 +1,5 @@
-//! The common part of tools that run code: reading the code as it was sent, running it with reports of progress, and
-//! completing the result with files and charts, so that it fits.
+//! The common part of tools that run code besides the run itself ([`Call::run`]): reports of progress, and the result
+//! with files and charts, so that it fits.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -12,30 +12,25 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, interval_at, sleep},
+    time::{Instant, interval_at},
 };
 
 use super::{
     arguments::hidden,
-    audited,
-    call::{Call, Log, success},
-    languages::{Language, unfenced},
+    call::{Call, success},
     resources,
     results::{
         budget::{self, encoded_size},
-        fit::{Room, Shown, fit},
+        fit::{Room, TextField, fit},
         images::{self, Inline, TooLarge},
     },
-    services::Services,
 };
 use crate::{
     config::{Config, Transport},
-    error::{Error, Result},
     listing,
     notes::{Note, Notes},
     progress::Progress,
     session::RunReport,
-    sessions::{Opened, Program, Which},
 };
 
 /// Time before the first report of progress: early enough for a person who waits, late enough that most runs have
@@ -48,109 +43,22 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Most links to images in a result. All files are named in its JSON.
 const MAX_LINKS: usize = 10;
 
-/// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two
-/// connections, and nothing orders them.
-const CANCEL_GRACE: Duration = Duration::from_millis(300);
-
-/// Time between two attempts while a call waits for that.
-const CANCEL_POLL: Duration = Duration::from_millis(20);
-
-/// The code of a call, even if it was cut out of the message for its length; the message is then released. Markdown
-/// fences around the code are removed, and the language that they name is returned.
-///
-/// # Errors
-/// If it is too long, empty, or no text.
-pub(super) async fn code(call: &Call, code: String) -> Result<(Option<Language>, String)> {
-    let code = whole(call, code).await?;
-    let (language, code) = match unfenced(&code) {
-        Some((language, inner)) => {
-            call.note(Note::Unfenced);
-            (language, inner.to_owned())
-        }
-        None => (None, code),
-    };
-    if code.trim().is_empty() {
-        return Err(Error::InvalidArgument("code is empty. Give the code to run.".into()));
-    }
-    Ok((language, code))
-}
-
-async fn whole(call: &Call, code: String) -> Result<String> {
-    let limit = call.services.sessions.config().max_code;
-    let too_large =
-        |size: usize| Error::CodeTooLarge { size_bytes: size as u64, limit: limit as u64 };
-    let long = call.long_text(&code);
-    call.release_message().await;
-    let code = match long {
-        None => code,
-        // Each byte may be escaped as six bytes.
-        Some(long) if long.len() > 6 * limit => return Err(too_large(long.len())),
-        Some(long) => long.into_string(6 * limit).ok_or_else(|| {
-            let why = "code contains an unpaired surrogate escape, or is not UTF-8. Write such \
-                       characters as escapes of the language.";
-            Error::InvalidArgument(why.into())
-        })?,
-    };
-    if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
-}
-
-/// Runs a program, reports its progress to the caller, and notes its result for the log.
-///
-/// # Errors
-/// If it could not be run. A session without a given name that was started for it is then closed.
-pub(super) async fn run(
+/// Waits for work, and reports its progress to the caller if that has asked for it.
+pub(super) async fn reporting<T>(
     call: &Call,
-    which: Which,
-    mut program: Program,
-    log: &mut Log,
-) -> Result<(Opened, RunReport)> {
-    log.bytes = Some(program.code.len() as u64);
-    log.language = Some(program.language.clone());
-    let memory = call.services.sessions.config().memory_limit;
-    log.audit(|record| audited::program(record, &program, memory));
-    let token = call.context.meta.get_progress_token();
-    let (progress, heard) = token.as_ref().map(|_| watch::channel(Progress::default())).unzip();
-    program.progress = progress;
-    let is_nameless = matches!(which, Which::New);
-    let running = run_when_free(call, which, program);
-    let (opened, report) = match token.zip(heard) {
-        None => running.await,
-        Some((token, heard)) => tokio::select! {
-            biased;
-            done = running => done,
-            never = report_progress(call, token, heard) => match never {},
-        },
-    };
-    log.session = Some(opened.id.clone());
-    call.note_restored(&opened.id);
-    let report = call.or_close(is_nameless, &opened.id, report).await?;
-    log.run = Some(report.run_id.to_string());
-    log.outcome =
-        Some(report.cell.as_ref().map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
-    log.exit_code = Some(report.exit_code);
-    log.start = Some(report.start.as_str());
-    log.audit(|record| audited::report(record, &report));
-    log.agent_elapsed = Some(report.agent_elapsed);
-    Ok((opened, report))
-}
-
-/// Runs a program. If a client cancels a run and calls again at once, the cancellation may arrive second: the call then
-/// waits for it, and does not fail because the session is busy.
-async fn run_when_free(call: &Call, which: Which, program: Program) -> (Opened, Result<RunReport>) {
-    let Services { sessions, transport, .. } = &call.services;
-    let deadline = Instant::now() + CANCEL_GRACE;
-    loop {
-        let ran = sessions.run(which.clone(), program.clone()).await;
-        let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
-        if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
-            return ran;
-        }
-        sleep(CANCEL_POLL).await;
+    heard: watch::Receiver<Progress>,
+    work: impl Future<Output = T>,
+) -> T {
+    let Some(token) = call.context.meta.get_progress_token() else { return work.await };
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = report_progress(call, token, heard) => match never {},
     }
 }
 
-/// Reports the progress of a run to the caller, until this is dropped.
-pub(super) async fn report_progress(
+/// Reports progress until this is dropped.
+async fn report_progress(
     call: &Call,
     token: ProgressToken,
     heard: watch::Receiver<Progress>,
@@ -211,31 +119,53 @@ pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -
     artifacts.collect()
 }
 
+/// The outputs of a run as fields of its result, which is marked if it lacks files or parts of them. `marks` are the
+/// fields that say that an output was truncated; `is_kept` if `read_output` has all of the outputs.
+pub(super) fn text_fields<'a>(
+    report: &'a RunReport,
+    marks: [&'static str; 2],
+    is_kept: bool,
+    rendered: &mut Value,
+) -> Vec<TextField<'a>> {
+    let [of_stdout, of_stderr] = marks;
+    let mut fields = vec![
+        TextField { field: "stdout", output: &report.stdout, mark: of_stdout, is_kept },
+        TextField { field: "stderr", output: &report.stderr, mark: of_stderr, is_kept },
+    ];
+    // A result is not kept for `read_output`: its own text says what is missing.
+    let result = report.cell.as_ref().and_then(|cell| cell.result.as_ref());
+    let of_result = |output| TextField { field: "result", output, mark: of_stdout, is_kept: false };
+    fields.extend(result.map(of_result));
+    if report.artifacts_omitted > 0 {
+        rendered["artifacts_omitted"] = report.artifacts_omitted.into();
+    }
+    for TextField { output, mark, .. } in &fields {
+        if output.truncated {
+            rendered[*mark] = true.into();
+        }
+    }
+    fields
+}
+
 /// Completes a tool's result of a run: adds notes, shortens it to what the caller can take, and adds the charts that
-/// the run made, of which at most `inline_images` are shown.
+/// the run made, of which at most `inline_images` are shown. `marks` are the fields that say that the outputs were
+/// truncated.
 pub(super) async fn completed(
     call: &Call,
     id: &SessionId,
     report: &RunReport,
     mut rendered: Value,
-    texts: &[Shown<'_>],
+    marks: [&'static str; 2],
     inline_images: Option<u64>,
 ) -> CallToolResult {
-    if report.artifacts_omitted > 0 {
-        rendered["artifacts_omitted"] = report.artifacts_omitted.into();
-    }
-    for Shown { output, mark, .. } in texts {
-        if output.truncated {
-            rendered[mark] = true.into();
-        }
-    }
+    let texts = text_fields(report, marks, true, &mut rendered);
     let mut notes: Notes = call.notes();
     let of_run = report.notes.clone();
     let config = call.services.sessions.config();
     let ecosystems = call.services.sessions.host().ecosystems();
     notes.extend(of_run.where_packages_are(ecosystems, &config.packages));
     notes.add_to(&mut rendered);
-    fit(&mut rendered, texts, Room::new(config, budget::MESSAGE));
+    fit(&mut rendered, &texts, Room::new(config, budget::MESSAGE));
     let limit = call.inline_images(inline_images);
     if limit == 0 {
         return success(rendered);
@@ -333,6 +263,8 @@ pub(super) fn inline_images_argument(config: &Config) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

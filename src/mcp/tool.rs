@@ -1,28 +1,22 @@
-//! The trait of tools, and one call of a tool from its arguments to its result.
-//!
-//! ```text
-//! Tool (typed: its own arguments) --> AnyTool --> Offered (with what it takes) --> perform (log, metrics)
-//! ```
+//! The trait of tools.
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::BoxFuture};
 use model::package::Ecosystem;
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::{
     arguments::{Arguments, shown},
-    audited::{self, WithoutLongTexts},
-    call::{Call, Log, add_notes, failure, parse},
-    own::Own,
+    audited::Log,
+    call::Call,
+    tools::BuiltIn,
 };
 use crate::{
     backend::Template,
     config::{Config, Toolset, Toolsets, Transport},
-    error::{Error, Result},
+    error::Result,
 };
 
 /// A tool: everything about it except how calls are logged and counted.
@@ -114,74 +108,46 @@ impl Hints {
     }
 }
 
-/// A tool with arguments of any type.
-pub(super) trait AnyTool: Send + Sync {
-    fn name(&self) -> &str;
-
-    fn toolset(&self) -> Toolset;
-
-    fn reads_long_text(&self) -> bool;
-
-    /// Whether clients are told of it.
-    fn is_listed(&self, _: &Facts) -> bool {
-        true
-    }
-
-    /// The arguments of the tool; `None` if it checks them itself.
-    fn arguments(&self, facts: &Facts) -> Option<Arguments>;
-
-    /// The tool as it is listed.
-    fn listed(&self, facts: &Facts) -> rmcp::model::Tool;
-
-    fn call<'a>(
-        &'a self,
-        call: &'a Call,
-        arguments: Value,
-        log: &'a mut Log,
-    ) -> BoxFuture<'a, Result<CallToolResponse>>;
+/// A tool without its types, for listing and checking.
+pub(super) struct AnyTool {
+    /// Stands for the tool where it is called.
+    pub(super) tool: BuiltIn,
+    pub(super) name: &'static str,
+    pub(super) toolset: Toolset,
+    pub(super) reads_long_text: bool,
+    pub(super) is_listed: fn(&Facts) -> bool,
+    aliases: &'static [(&'static str, &'static str)],
+    imply: fn(&mut JsonObject),
+    describe: fn(&Facts) -> Description,
 }
 
-impl<T: Tool> AnyTool for T {
-    fn name(&self) -> &str {
-        T::NAME
-    }
-
-    fn toolset(&self) -> Toolset {
-        T::TOOLSET
-    }
-
-    fn reads_long_text(&self) -> bool {
-        T::READS_LONG_TEXT
-    }
-
-    fn is_listed(&self, facts: &Facts) -> bool {
-        T::is_listed(facts)
-    }
-
-    fn arguments(&self, facts: &Facts) -> Option<Arguments> {
-        Some(Arguments {
-            tool: T::NAME,
-            schema: T::describe(facts).input,
+impl AnyTool {
+    pub(super) const fn of<T: Tool>(tool: BuiltIn) -> Self {
+        Self {
+            tool,
+            name: T::NAME,
+            toolset: T::TOOLSET,
+            reads_long_text: T::READS_LONG_TEXT,
+            is_listed: T::is_listed,
             aliases: T::ALIASES,
             imply: T::imply,
-        })
+            describe: T::describe,
+        }
     }
 
-    fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
-        let Description { title, text, input, output, hints } = T::describe(facts);
-        rmcp::model::Tool::new(T::NAME, text, shown(&input))
+    /// The arguments of the tool.
+    pub(super) fn arguments(&self, facts: &Facts) -> Arguments {
+        let &Self { name: tool, aliases, imply, describe, .. } = self;
+        Arguments { tool, schema: describe(facts).input, aliases, imply }
+    }
+
+    /// The tool as it is listed.
+    pub(super) fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
+        let Description { title, text, input, output, hints } = (self.describe)(facts);
+        rmcp::model::Tool::new(self.name, text, shown(&input))
             .with_title(title)
             .with_raw_output_schema(output_schema(output))
             .with_annotations(hints.annotate(ToolAnnotations::with_title(title)))
-    }
-
-    fn call<'a>(
-        &'a self,
-        call: &'a Call,
-        arguments: Value,
-        log: &'a mut Log,
-    ) -> BoxFuture<'a, Result<CallToolResponse>> {
-        async move { T::call(call, parse(arguments)?, log).await }.boxed()
     }
 }
 
@@ -192,100 +158,4 @@ pub(super) fn output_schema(mut output: Value) -> Arc<JsonObject> {
     }
     let Value::Object(output) = output else { unreachable!("schemas are objects") };
     output.into()
-}
-
-/// A tool that is offered, with its arguments.
-pub(super) struct Offered {
-    tool: Held,
-    arguments: Option<Arguments>,
-    /// The tool as it is listed if nothing is known of the client or of sandboxes.
-    listed: Option<rmcp::model::Tool>,
-}
-
-enum Held {
-    BuiltIn(&'static dyn AnyTool),
-    Own(Own),
-}
-
-impl Offered {
-    pub(super) fn built_in(tool: &'static dyn AnyTool, facts: &Facts) -> Self {
-        let (arguments, listed) = (tool.arguments(facts), Some(tool.listed(facts)));
-        Self { tool: Held::BuiltIn(tool), arguments, listed }
-    }
-
-    pub(super) fn own(tool: Own) -> Self {
-        Self { tool: Held::Own(tool), arguments: None, listed: None }
-    }
-
-    /// The tool as it is listed, independent of the client and of sandboxes.
-    pub(super) fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
-        self.listed.clone().unwrap_or_else(|| self.tool().listed(facts))
-    }
-
-    pub(super) fn tool(&self) -> &dyn AnyTool {
-        self.tool.any()
-    }
-
-    async fn call(
-        &self,
-        call: &Call,
-        arguments: JsonObject,
-        log: &mut Log,
-    ) -> Result<CallToolResponse> {
-        let arguments = match &self.arguments {
-            Some(known) => {
-                let (arguments, notes) = known.read(arguments)?;
-                call.note_all(notes);
-                arguments
-            }
-            None => arguments,
-        };
-        let mut response = self.tool().call(call, Value::Object(arguments), log).await?;
-        if let Some(id) = &log.session {
-            call.note_restored(id);
-        }
-        if let CallToolResponse::Complete(result) = &mut response {
-            add_notes(&call.notes(), result);
-        }
-        Ok(response)
-    }
-}
-
-impl Held {
-    fn any(&self) -> &dyn AnyTool {
-        match self {
-            Self::BuiltIn(tool) => *tool,
-            Self::Own(tool) => tool,
-        }
-    }
-}
-
-/// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,
-/// the call is refused.
-pub(super) async fn perform(
-    offered: &Offered,
-    call: Call,
-    arguments: JsonObject,
-) -> CallToolResponse {
-    let started = Instant::now();
-    let mut log = Log::default();
-    let tool = offered.tool();
-    if !tool.reads_long_text() {
-        call.release_message().await;
-    }
-    let result = match audited::begin(&call.services, tool.name(), &WithoutLongTexts(&arguments)) {
-        Ok(entry) => {
-            log.audit = entry;
-            offered.call(&call, arguments, &mut log).await
-        }
-        Err(refused) => Err(refused),
-    };
-    audited::complete(&call, &mut log, &result);
-    call.end(result.is_ok()).await;
-    call.release_message().await;
-    let code = result.as_ref().map_or_else(Error::code, |_| "ok");
-    let elapsed = started.elapsed();
-    call.services.sessions.host().metrics().tool_called(tool.name(), code, elapsed);
-    log.write(&call, tool.name(), code, elapsed);
-    result.unwrap_or_else(|error| failure(&error).into())
 }

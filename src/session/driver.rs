@@ -7,15 +7,14 @@
 //!                                   '--> work: calls over the link, replies when they finish
 //! ```
 //!
-//! This file is the loop. [`work`] is the work in progress beside it, [`runs`] how a run begins and ends, [`sleep`] how
-//! an unused session hibernates, [`ending`] how it ends.
+//! This file is the loop. [`runs`] is how a run begins and ends, [`sleep`] how an unused session hibernates and is
+//! woken, [`ending`] how it ends.
 //!
 //! The task completes a caller's command whether the caller still waits for the answer or not.
 
 mod ending;
 mod runs;
 mod sleep;
-mod work;
 
 use std::{
     collections::HashSet,
@@ -28,14 +27,11 @@ use futures::{
     stream::FuturesUnordered,
 };
 use model::RunId;
-use protocol::message::RuntimeName;
+use protocol::message::{RuntimeName, WarmDone};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    ending::Ending,
-    work::{Finished, Upkeep, warmed},
-};
+use self::{ending::Ending, runs::CurrentRun, sleep::warmed};
 use super::{
     RunReport, archiving,
     command::{Command, Program},
@@ -44,17 +40,18 @@ use super::{
     operations::{self, Check, Operated, OperationContext, Turns},
     origin::Origin,
     phase::Phase,
+    pictures::Picture,
     reply::Reply,
     sandbox,
     setup::Setup,
     state::State,
     truncated::TruncatedRuns,
-    view::{self, SharedView},
+    view::{self, SharedView, View},
 };
 use crate::{
     backend::Sandbox,
     error::Error,
-    link::{Leftover, Link, LinkError, LinkOwner},
+    link::{Leftover, Link, LinkError, LinkOwner, RunReply},
 };
 
 /// Runs a session from its start to the end of its sandbox.
@@ -144,12 +141,8 @@ struct Driver {
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
-    /// The run in progress.
-    run_id: Option<RunId>,
-    /// Cancelled when the caller of the run in progress no longer waits for it.
-    cancelled: CancellationToken,
-    /// When the run in progress is killed at the latest.
-    run_deadline: Option<Instant>,
+    /// The run in progress; `None` for one that the previous server has begun.
+    current: Option<CurrentRun>,
     /// A run that arrived while a cancelled run was being killed, or while the pictures of the last run were being
     /// read. Both take milliseconds, so a caller that retries at once does not get the error that the session is busy.
     next_run: Option<(Program, Reply<RunReport>)>,
@@ -167,6 +160,25 @@ enum Event {
     /// Unused for long enough to hibernate.
     Unused,
     Shutdown,
+}
+
+/// A result of the work in progress beside the loop.
+enum Finished {
+    /// The run in progress.
+    Run(Box<Result<RunReply, LinkError>>),
+    /// The pictures of a run, as they were when it ended.
+    Drawn(Vec<Picture>),
+    /// The end of a run that the previous server has begun. No caller waits for its result.
+    Leftover,
+    Operated(Operated),
+    /// The view of the state with this number.
+    Seen(Result<View, LinkError>, u64),
+    /// Like an operation, but it does not count as activity.
+    Checked(Operated),
+    /// Runs start warm after this time, or will not.
+    Warmed(WarmDone, Duration),
+    /// Work that has no result.
+    Upkeep,
 }
 
 impl Driver {
@@ -200,9 +212,7 @@ impl Driver {
             at_risk: HashSet::new(),
             files: 0,
             stop,
-            run_id: None,
-            cancelled: CancellationToken::new(),
-            run_deadline: None,
+            current: None,
             next_run: None,
             drawn_by: None,
             is_remembered: false,
@@ -212,7 +222,7 @@ impl Driver {
     async fn run(mut self) {
         self.setup.lease.sandbox_started();
         if self.preloads() {
-            self.work.push(warmed(self.link.clone()).map(Finished::Upkeep).boxed());
+            self.work.push(warmed(self.link.clone()).boxed());
         }
         let ending = loop {
             self.tell_phase();
@@ -220,7 +230,7 @@ impl Driver {
             let event = self.next_event().await;
             match event {
                 Event::Command(Some(command)) => {
-                    if let Some(ending) = self.begin_awake(command).await {
+                    if let Some(ending) = self.begin(command).await {
                         break ending;
                     }
                 }
@@ -260,8 +270,17 @@ impl Driver {
         }
     }
 
-    /// Begins a command; returns the ending if the command ends the session.
-    fn begin(&mut self, command: Command) -> Option<Ending> {
+    /// Begins a command, after a sandbox was started if the session sleeps and the command needs one. Returns the
+    /// ending if this ends the session.
+    async fn begin(&mut self, command: Command) -> Option<Ending> {
+        if self.asleep
+            && self.needs_sandbox(&command)
+            && let Err(error) = self.wake().await
+        {
+            let is_lost = matches!(error, Error::SandboxDied(_));
+            command.refuse(error);
+            return is_lost.then_some(Ending::Died);
+        }
         match command {
             Command::Run { program, reply } => self.begin_run(program, reply),
             Command::Operate(operation) => {
@@ -280,11 +299,10 @@ impl Driver {
             }
             Command::Check { reply } => {
                 let checked = operations::erased(Check, reply).begin(self.context());
-                let upkeep = |checked| Finished::Upkeep(Upkeep::Checked(checked));
-                self.work.push(checked.map(upkeep).boxed());
+                self.work.push(checked.map(Finished::Checked).boxed());
             }
-            // Handled in `begin_awake`.
-            Command::Remember { .. } | Command::Rest { .. } => {}
+            Command::Remember { note, caller } => self.leave_note(&note, caller).await,
+            Command::Rest { reply } => return self.rest(reply).await,
             Command::Cancel { run_id, reply } => {
                 self.cancel_run(&run_id);
                 let _ = reply.send(Ok(()));
@@ -313,10 +331,17 @@ impl Driver {
         self.work.push(seen.boxed());
     }
 
+    /// Waits for the work in progress, and for its consequences.
+    async fn finish_work(&mut self) {
+        while let Some(finished) = self.work.next().await {
+            self.finish(finished);
+        }
+    }
+
     /// Sends the answer. It is no error if the caller no longer waits.
     fn finish(&mut self, finished: Finished) {
         match finished {
-            Finished::Run(run) => self.finish_run(*run),
+            Finished::Run(done) => self.finish_run(*done),
             Finished::Drawn(pictures) => self.keep_pictures(&pictures),
             Finished::Leftover => {
                 self.state.run_ended(Instant::now());
@@ -332,11 +357,11 @@ impl Driver {
                     self.look_for_viewers();
                 }
             }
-            Finished::Upkeep(Upkeep::Checked(checked)) => self.answer(checked),
-            Finished::Upkeep(Upkeep::Warmed(done, took)) => {
+            Finished::Checked(checked) => self.answer(checked),
+            Finished::Warmed(done, took) => {
                 self.setup.observers.notify(&SessionEvent::Warmed { done, took });
             }
-            Finished::Upkeep(Upkeep::Done) => {}
+            Finished::Upkeep => {}
         }
     }
 

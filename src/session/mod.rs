@@ -4,7 +4,7 @@
 //! - [`origin`]: how it began; [`setup`]: the parts it is started with; [`handle`]: its interface; [`lease`]: its name
 //!   and permit.
 //! - [`driver`]: the task; [`command`]: its commands; [`reply`]: their answers; [`sandbox`]: starting and ending.
-//! - [`run`]: a program from start to end; [`report`]: the result that its caller gets.
+//! - [`report`]: the result of a run that its caller gets.
 //! - [`operations`]: operations beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and its observers; [`history`]: past runs, for viewers; [`pictures`]: their pictures.
 //! - [`archiving`]: restore and save with the archive; [`hold`]: sandboxes that outlive their stream.
@@ -29,7 +29,6 @@ pub(crate) mod pictures;
 pub(crate) mod reader;
 pub(crate) mod reply;
 pub(crate) mod report;
-mod run;
 mod sandbox;
 pub(crate) mod setup;
 mod shelf;

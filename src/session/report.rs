@@ -347,6 +347,7 @@ mod tests {
 
     fn run(end: End, stdout: CapturedOutput, stderr: &[u8]) -> RunReply {
         RunReply {
+            call: 7,
             end,
             start: Start::Warm,
             elapsed: Duration::from_micros(1_500),
@@ -459,6 +460,7 @@ mod tests {
         let changed = prop::collection::vec(entry, 0..150);
         (end, any::<u64>(), output(), output(), changed, any::<usize>()).prop_map(
             |(end, elapsed_us, stdout, stderr, changed, changed_omitted)| RunReply {
+                call: 7,
                 end,
                 start: Start::Cold,
                 elapsed: Duration::from_micros(elapsed_us),

@@ -12,7 +12,7 @@ use crate::config::Config;
 
 /// A text of a result that may be shortened.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::mcp) struct Shown<'a> {
+pub(in crate::mcp) struct TextField<'a> {
     /// The field that contains the text.
     pub(in crate::mcp) field: &'static str,
     /// The text, as an output of the program.
@@ -46,7 +46,7 @@ const USUAL_OUTPUT: usize = 20_000;
 
 /// Shortens a result until it fits: the longest text first, but no kept text below [`KEPT_FROM`], above which
 /// `read_output` always has it; and then the list of files, which `list_artifacts` has as well.
-pub(in crate::mcp) fn fit(result: &mut Value, texts: &[Shown<'_>], room: Room) {
+pub(in crate::mcp) fn fit(result: &mut Value, texts: &[TextField<'_>], room: Room) {
     let mut most = room.chars;
     loop {
         fit_chars(result, texts, most);
@@ -65,7 +65,7 @@ const TRUNCATED: usize = 30;
 /// Number of characters below which no result can be too large for a message.
 const MIN_CHARS: usize = 30_000;
 
-fn fit_chars(result: &mut Value, texts: &[Shown<'_>], most: usize) {
+fn fit_chars(result: &mut Value, texts: &[TextField<'_>], most: usize) {
     let excess = |result: &Value| chars(result).saturating_sub(most);
     if excess(result) == 0 {
         return;
@@ -75,7 +75,7 @@ fn fit_chars(result: &mut Value, texts: &[Shown<'_>], most: usize) {
     let room = most.saturating_sub(rest + TRUNCATED * texts.len());
     let of_kept = texts.iter().zip(&sizes).filter(|(shown, _)| shown.is_kept);
     let least: usize = of_kept.map(|(_, size)| (*size).min(KEPT_FROM)).sum();
-    for ((Shown { field, output, mark, is_kept }, size), share) in
+    for ((TextField { field, output, mark, is_kept }, size), share) in
         texts.iter().zip(&sizes).zip(shares(&sizes, room))
     {
         // An output that is not kept leaves the kept ones the room that they need.

@@ -10,17 +10,18 @@ use crate::{
     config::Toolset,
     error::Result,
     mcp::{
-        call::{Call, Log, success},
+        audited::Log,
+        call::{Call, success},
         tool::{Description, Facts, Hints, Tool},
     },
     sessions::CancelOutcome,
 };
 
-pub(super) struct CancelExecution;
+pub(in crate::mcp) struct CancelExecution;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     execution_id: String,
 }
 

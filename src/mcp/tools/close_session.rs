@@ -8,12 +8,13 @@ use crate::{
     config::Toolset,
     error::Result,
     mcp::{
-        call::{Call, Log, OfSession, existing, success},
+        audited::Log,
+        call::{Call, OfSession, existing, success},
         tool::{Description, Facts, Hints, Tool},
     },
 };
 
-pub(super) struct CloseSession;
+pub(in crate::mcp) struct CloseSession;
 
 impl Tool for CloseSession {
     const NAME: &'static str = "close_session";
@@ -21,24 +22,39 @@ impl Tool for CloseSession {
     type Arguments = OfSession;
 
     fn describe(_: &Facts) -> Description {
-        Description {
-            title: "Close a session",
-            text: "Ends a session: its container, files and URLs are gone.".into(),
-            input: object(json!({ "session_id": required_session() }), &["session_id"]),
-            output: object(
-                json!({
-                    "session_id": session_of_result(),
-                    "status": { "type": "string", "enum": ["closed"] },
-                }),
-                &["session_id", "status"],
-            ),
-            hints: Hints::Ending,
-        }
+        let text = "Ends a session: its container, files and URLs are gone.";
+        described("Close a session", text, "closed")
     }
 
     async fn call(call: &Call, arguments: OfSession, log: &mut Log) -> Result<CallToolResponse> {
-        let id = existing(&arguments.session_id, log)?;
-        call.services.sessions.close(&id).await?;
-        Ok(success(json!({ "session_id": id.as_str(), "status": "closed" })).into())
+        close(call, &arguments, "closed", log).await
     }
+}
+
+/// The description of a tool that ends a session.
+pub(super) fn described(title: &'static str, text: &str, status: &str) -> Description {
+    Description {
+        title,
+        text: text.into(),
+        input: object(json!({ "session_id": required_session() }), &["session_id"]),
+        output: object(
+            json!({
+                "session_id": session_of_result(),
+                "status": { "type": "string", "enum": [status] },
+            }),
+            &["session_id", "status"],
+        ),
+        hints: Hints::Ending,
+    }
+}
+
+pub(super) async fn close(
+    call: &Call,
+    arguments: &OfSession,
+    status: &str,
+    log: &mut Log,
+) -> Result<CallToolResponse> {
+    let id = existing(&arguments.session_id, log)?;
+    call.services.sessions.close(&id).await?;
+    Ok(success(json!({ "session_id": id.as_str(), "status": status })).into())
 }

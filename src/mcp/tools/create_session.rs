@@ -14,7 +14,8 @@ use crate::{
     config::{Config, Toolset},
     error::Result,
     mcp::{
-        call::{Call, Log, session, success, whole},
+        audited::Log,
+        call::{Call, session, success, whole},
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
@@ -26,11 +27,11 @@ const MB: u64 = 1_000_000;
 /// Shortest time to live that can be chosen, in seconds, unless that of the settings is shorter.
 const MIN_TTL_S: u64 = 60;
 
-pub(super) struct CreateSession;
+pub(in crate::mcp) struct CreateSession;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     language: Option<String>,
     memory_limit_mb: Option<f64>,
     timeout_seconds: Option<f64>,

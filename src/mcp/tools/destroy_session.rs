@@ -1,19 +1,19 @@
-//! `destroy_session`.
+//! `destroy_session`: `close_session` under another name.
 
 use rmcp::model::CallToolResponse;
-use serde_json::json;
 
-use super::schema::{object, required_session, session_of_result};
+use super::close_session::{close, described};
 use crate::{
     config::Toolset,
     error::Result,
     mcp::{
-        call::{Call, Log, OfSession, existing, success},
-        tool::{Description, Facts, Hints, Tool},
+        audited::Log,
+        call::{Call, OfSession},
+        tool::{Description, Facts, Tool},
     },
 };
 
-pub(super) struct DestroySession;
+pub(in crate::mcp) struct DestroySession;
 
 impl Tool for DestroySession {
     const NAME: &'static str = "destroy_session";
@@ -21,24 +21,11 @@ impl Tool for DestroySession {
     type Arguments = OfSession;
 
     fn describe(_: &Facts) -> Description {
-        Description {
-            title: "Destroy a session",
-            text: "Ends a session with its variables, files and URLs, like close_session.".into(),
-            input: object(json!({ "session_id": required_session() }), &["session_id"]),
-            output: object(
-                json!({
-                    "session_id": session_of_result(),
-                    "status": { "type": "string", "enum": ["destroyed"] },
-                }),
-                &["session_id", "status"],
-            ),
-            hints: Hints::Ending,
-        }
+        let text = "Ends a session with its variables, files and URLs, like close_session.";
+        described("Destroy a session", text, "destroyed")
     }
 
     async fn call(call: &Call, arguments: OfSession, log: &mut Log) -> Result<CallToolResponse> {
-        let id = existing(&arguments.session_id, log)?;
-        call.services.sessions.close(&id).await?;
-        Ok(success(json!({ "session_id": id.as_str(), "status": "destroyed" })).into())
+        close(call, &arguments, "destroyed", log).await
     }
 }

@@ -20,9 +20,9 @@ use crate::{
     config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
-        call::{Call, Log, say_if_new, say_what_is_new, whole},
+        audited::Log,
+        call::{Call, say_if_new, say_what_is_new, whole},
         languages::Language,
-        results::fit::Shown,
         running,
         tool::{Description, Facts, Hints, Tool},
     },
@@ -33,17 +33,17 @@ use crate::{
 /// Timeout of a cell in seconds, if its caller names none.
 const DEFAULT_TIMEOUT_S: u64 = 30;
 
-/// The field that says that an output was truncated.
-const TRUNCATED: &str = "truncated";
+/// The field that says that an output was truncated, for each of them.
+const MARKS: [&str; 2] = ["truncated"; 2];
 
 /// Longest timeout of a cell in seconds, whatever the settings allow.
 const MAX_TIMEOUT_S: u64 = 300;
 
-pub(super) struct ExecuteCode;
+pub(in crate::mcp) struct ExecuteCode;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     code: String,
     language: Option<String>,
     session_id: Option<String>,
@@ -82,7 +82,7 @@ impl Tool for ExecuteCode {
         let Arguments { code, language, session_id, timeout, stdin, inline_images } = arguments;
         let which = call.workspace(session_id.as_deref(), log)?;
         let sessions = &call.services.sessions;
-        let (fences, code) = running::code(call, code).await?;
+        let (fences, code) = call.code(code).await?;
         let named = language.as_deref().or(fences.map(Language::name));
         let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let (usual, most) = timeouts(sessions.config());
@@ -97,7 +97,7 @@ impl Tool for ExecuteCode {
             cancel: call.context.ct.clone(),
             progress: None,
         };
-        let (opened, report) = running::run(call, which.clone(), program, log).await?;
+        let (opened, report) = call.run(which.clone(), program, log).await?;
         let Some(of_cell) = &report.cell else {
             return Err(Error::internal(&"a cell without a report of its workspace"));
         };
@@ -107,18 +107,7 @@ impl Tool for ExecuteCode {
             which => say_if_new(opened.is_new && matches!(which, Which::Named(_)), &mut rendered),
         }
         call.note_lost(&opened);
-        let mut texts = vec![
-            Shown { field: "stdout", output: &report.stdout, mark: TRUNCATED, is_kept: true },
-            Shown { field: "stderr", output: &report.stderr, mark: TRUNCATED, is_kept: true },
-        ];
-        // A result is not kept for `read_output`: its own text says what is missing.
-        texts.extend(of_cell.result.as_ref().map(|output| Shown {
-            field: "result",
-            output,
-            mark: TRUNCATED,
-            is_kept: false,
-        }));
-        Ok(running::completed(call, &opened.id, &report, rendered, &texts, images).await.into())
+        Ok(running::completed(call, &opened.id, &report, rendered, MARKS, images).await.into())
     }
 }
 

@@ -17,7 +17,8 @@ use crate::{
     config::Toolset,
     error::Result,
     mcp::{
-        call::{Call, Log, say_what_is_new, success},
+        audited::Log,
+        call::{Call, say_what_is_new, success},
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
@@ -32,11 +33,11 @@ const MAX_RUNS: usize = 20;
 /// Most variables in a result: the newest.
 const MAX_VARIABLES: usize = 100;
 
-pub(super) struct GetWorkspaceInfo;
+pub(in crate::mcp) struct GetWorkspaceInfo;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: Option<String>,
     language: Option<String>,
 }

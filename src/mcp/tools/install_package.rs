@@ -17,20 +17,21 @@ use crate::{
     error::{Error, Result},
     mcp::{
         arguments::{SHOWN_CHOICES, hidden},
-        call::{Call, Log, say_what_is_new, success},
+        audited::Log,
+        call::{Call, say_what_is_new, success},
         languages::Language,
-        running::report_progress,
+        running::reporting,
         tool::{Description, Facts, Hints, Tool},
     },
     progress::Progress,
     sessions::Installed,
 };
 
-pub(super) struct InstallPackage;
+pub(in crate::mcp) struct InstallPackage;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     package: String,
     version: Option<String>,
     language: Option<String>,
@@ -116,14 +117,7 @@ impl Tool for InstallPackage {
         let which = call.workspace(session_id.as_deref(), log)?;
         let (progress, heard) = watch::channel(Progress::default());
         let installing = Box::pin(sessions.install(which, wanted, progress));
-        let (opened, installed) = match call.context.meta.get_progress_token() {
-            None => cancellable(call, installing).await?,
-            Some(token) => tokio::select! {
-                biased;
-                done = cancellable(call, installing) => done?,
-                never = report_progress(call, token, heard) => match never {},
-            },
-        };
+        let (opened, installed) = reporting(call, heard, cancellable(call, installing)).await?;
         log.session = Some(opened.id.clone());
         call.note_lost(&opened);
         let Installed { version, new, scripts } = installed?;

@@ -11,7 +11,8 @@ use crate::{
     error::Result,
     listing,
     mcp::{
-        call::{Call, Log, existing, success, whole},
+        audited::Log,
+        call::{Call, existing, success, whole},
         results::{
             budget::{MAX_CHARS, chars},
             text::MAX_OFFSET,
@@ -30,11 +31,11 @@ const MAX_WITH_URLS: usize = 5;
 /// Characters that a page needs besides its files.
 const ENVELOPE: usize = 2_000;
 
-pub(super) struct ListArtifacts;
+pub(in crate::mcp) struct ListArtifacts;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: String,
     offset: Option<f64>,
 }

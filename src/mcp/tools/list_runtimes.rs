@@ -11,17 +11,18 @@ use crate::{
     config::{Config, Toolset},
     error::Result,
     mcp::{
-        call::{Call, Log, success},
+        audited::Log,
+        call::{Call, success},
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
 };
 
-pub(super) struct ListRuntimes;
+pub(in crate::mcp) struct ListRuntimes;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {}
+pub(in crate::mcp) struct Arguments {}
 
 impl Tool for ListRuntimes {
     const NAME: &'static str = "list_runtimes";

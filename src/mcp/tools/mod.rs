@@ -17,13 +17,14 @@
 //!     config::Toolset,
 //!     error::Result,
 //!     mcp::{
-//!         call::{Call, Log, OfSession, existing, success},
+//!         audited::Log,
+//!         call::{Call, OfSession, existing, success},
 //!         tool::{Description, Facts, Hints, Tool},
 //!     },
 //!     sessions::List,
 //! };
 //!
-//! pub(super) struct CountFiles;
+//! pub(in crate::mcp) struct CountFiles;
 //!
 //! impl Tool for CountFiles {
 //!     const NAME: &'static str = "count_files";
@@ -58,8 +59,9 @@
 //! }
 //! ```
 //!
-//! 1. Here, in alphabetical order: the line `mod count_files;`, and `&count_files::CountFiles` in [`TOOLS`]. Without
-//!    them `cargo test --lib every_file_of_a_tool` fails.
+//! 1. Here, in alphabetical order: the line `mod count_files;`, a `pub(super) use` of `CountFiles`, its name in
+//!    [`BuiltIn`] and its row in [`TOOLS`]; and its arm in [`call_built_in`](super::call_built_in). The compiler asks for
+//!    the last three, and `cargo test --lib every_file_of_a_tool` for the file.
 //! 2. A test: a function in a file of `tests/promises/`, such as `artifacts.rs`, and its name in that file's `on_all!`,
 //!    which makes a test on each engine. Without Docker, run `cargo build --workspace --all-features`, then `cargo
 //!    nextest run -p llm-sandbox-tests -E 'test(NAME) and test(::local::)'`. To try the tool by hand, start
@@ -102,52 +104,123 @@ mod upload_file;
 
 use std::sync::Arc;
 
+pub(super) use self::{
+    cancel_execution::CancelExecution, close_session::CloseSession, create_session::CreateSession,
+    destroy_session::DestroySession, execute_code::ExecuteCode,
+    get_workspace_info::GetWorkspaceInfo, install_package::InstallPackage,
+    list_artifacts::ListArtifacts, list_runtimes::ListRuntimes, read_artifact::ReadArtifact,
+    read_output::ReadOutput, reset_workspace::ResetWorkspace, run_python::RunPython,
+    upload_file::UploadFile,
+};
 use super::{
-    own::Own,
-    tool::{AnyTool, Facts, Offered},
+    arguments::Arguments,
+    own,
+    tool::{AnyTool, Facts},
 };
 use crate::{
     config::{Config, Toolset, Toolsets},
-    own_tools::OwnTools,
+    own_tools::{OwnTool, OwnTools},
 };
 
+/// A built-in tool. Each has a row in [`TOOLS`], and an arm where it is [called](super::call_built_in).
+#[derive(Debug, Clone, Copy)]
+pub(super) enum BuiltIn {
+    CancelExecution,
+    CloseSession,
+    CreateSession,
+    DestroySession,
+    ExecuteCode,
+    GetWorkspaceInfo,
+    InstallPackage,
+    ListArtifacts,
+    ListRuntimes,
+    ReadArtifact,
+    ReadOutput,
+    ResetWorkspace,
+    RunPython,
+    UploadFile,
+}
+
 /// All tools, by name.
-const TOOLS: &[&dyn AnyTool] = &[
-    &cancel_execution::CancelExecution,
-    &close_session::CloseSession,
-    &create_session::CreateSession,
-    &destroy_session::DestroySession,
-    &execute_code::ExecuteCode,
-    &get_workspace_info::GetWorkspaceInfo,
-    &install_package::InstallPackage,
-    &list_artifacts::ListArtifacts,
-    &list_runtimes::ListRuntimes,
-    &read_artifact::ReadArtifact,
-    &read_output::ReadOutput,
-    &reset_workspace::ResetWorkspace,
-    &run_python::RunPython,
-    &upload_file::UploadFile,
+const TOOLS: &[AnyTool] = &[
+    AnyTool::of::<CancelExecution>(BuiltIn::CancelExecution),
+    AnyTool::of::<CloseSession>(BuiltIn::CloseSession),
+    AnyTool::of::<CreateSession>(BuiltIn::CreateSession),
+    AnyTool::of::<DestroySession>(BuiltIn::DestroySession),
+    AnyTool::of::<ExecuteCode>(BuiltIn::ExecuteCode),
+    AnyTool::of::<GetWorkspaceInfo>(BuiltIn::GetWorkspaceInfo),
+    AnyTool::of::<InstallPackage>(BuiltIn::InstallPackage),
+    AnyTool::of::<ListArtifacts>(BuiltIn::ListArtifacts),
+    AnyTool::of::<ListRuntimes>(BuiltIn::ListRuntimes),
+    AnyTool::of::<ReadArtifact>(BuiltIn::ReadArtifact),
+    AnyTool::of::<ReadOutput>(BuiltIn::ReadOutput),
+    AnyTool::of::<ResetWorkspace>(BuiltIn::ResetWorkspace),
+    AnyTool::of::<RunPython>(BuiltIn::RunPython),
+    AnyTool::of::<UploadFile>(BuiltIn::UploadFile),
 ];
 
 /// The tools that a server offers. Clones share them.
 #[derive(Clone)]
 pub(super) struct Tools {
-    built_in: Arc<[Arc<Offered>]>,
+    built_in: Arc<[Arc<Checked>]>,
     /// The operator's own tools, which may change at any time.
     own: Option<OwnTools>,
+}
+
+/// A built-in tool that is offered, with the arguments that it has by the server's settings.
+pub(super) struct Checked {
+    pub(super) tool: &'static AnyTool,
+    pub(super) arguments: Arguments,
+    /// The tool as it is listed if nothing is known of the client or of sandboxes.
+    listed: rmcp::model::Tool,
+}
+
+/// A tool that a client is offered.
+pub(super) enum Offered {
+    BuiltIn(Arc<Checked>),
+    Own(Arc<OwnTool>),
+}
+
+impl Offered {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::BuiltIn(checked) => checked.tool.name,
+            Self::Own(tool) => tool.name(),
+        }
+    }
+
+    /// Whether its call takes the message's long string, and releases the message itself.
+    pub(super) fn reads_long_text(&self) -> bool {
+        match self {
+            Self::BuiltIn(checked) => checked.tool.reads_long_text,
+            Self::Own(_) => true,
+        }
+    }
+
+    /// The tool as it is listed, independent of the client and of sandboxes.
+    pub(super) fn listed(&self) -> rmcp::model::Tool {
+        match self {
+            Self::BuiltIn(checked) => checked.listed.clone(),
+            Self::Own(tool) => own::listed(tool),
+        }
+    }
 }
 
 impl Tools {
     /// The tools of some toolsets, with the arguments that they have by these facts.
     pub(super) fn new(toolsets: Toolsets, facts: &Facts, own: Option<OwnTools>) -> Self {
-        let chosen = TOOLS.iter().copied().filter(|tool| toolsets.has(tool.toolset()));
-        let built_in = chosen.map(|tool| Arc::new(Offered::built_in(tool, facts))).collect();
-        Self { built_in, own: own.filter(|_| toolsets.has(Toolset::Own)) }
+        let checked = |tool: &'static AnyTool| {
+            let (arguments, listed) = (tool.arguments(facts), tool.listed(facts));
+            Arc::new(Checked { tool, arguments, listed })
+        };
+        let chosen = TOOLS.iter().filter(|tool| toolsets.has(tool.toolset));
+        let own = own.filter(|_| toolsets.has(Toolset::Own));
+        Self { built_in: chosen.map(checked).collect(), own }
     }
 
     /// The names of the built-in tools, which no other tool may have.
     pub(super) fn reserved() -> Vec<&'static str> {
-        TOOLS.iter().map(|tool| tool.name()).collect()
+        TOOLS.iter().map(|tool| tool.name).collect()
     }
 
     /// The operator's own tools, if they are enabled.
@@ -157,35 +230,34 @@ impl Tools {
 
     /// The tools that a client is offered, as they are listed.
     pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
-        let built_in = self.of(facts.toolsets).filter(|offered| offered.tool().is_listed(facts));
-        let built_in = built_in.map(|offered| offered.tool().listed(facts));
-        built_in.chain(self.own_of(facts.toolsets).map(|own| own.listed(facts))).collect()
+        let built_in = self.of(facts.toolsets).map(|checked| checked.tool);
+        let listed = built_in.filter(|tool| (tool.is_listed)(facts)).map(|tool| tool.listed(facts));
+        listed.chain(self.own_of(facts.toolsets).iter().map(|own| own::listed(own))).collect()
     }
 
     /// The tool of that name, if it is in one of these sets.
-    pub(super) fn find(&self, name: &str, toolsets: Toolsets) -> Option<Arc<Offered>> {
-        let built_in = self.of(toolsets).find(|offered| offered.tool().name() == name);
-        built_in.cloned().or_else(|| {
-            let own = self.own_of(toolsets).find(|own| own.name() == name)?;
-            Some(Arc::new(Offered::own(own)))
+    pub(super) fn find(&self, name: &str, toolsets: Toolsets) -> Option<Offered> {
+        let built_in = self.of(toolsets).find(|checked| checked.tool.name == name);
+        built_in.cloned().map(Offered::BuiltIn).or_else(|| {
+            let own = self.own_of(toolsets);
+            Some(Offered::Own(own.iter().find(|own| own.name() == name)?.clone()))
         })
     }
 
     /// The names of the tools in these sets.
     pub(super) fn names(&self, toolsets: Toolsets) -> Vec<String> {
-        let built_in = self.of(toolsets).map(|offered| offered.tool().name().to_owned());
-        built_in.chain(self.own_of(toolsets).map(|own| own.name().to_owned())).collect()
+        let built_in = self.of(toolsets).map(|checked| checked.tool.name.to_owned());
+        let own = self.own_of(toolsets);
+        built_in.chain(own.iter().map(|own| own.name().to_owned())).collect()
     }
 
-    fn of(&self, toolsets: Toolsets) -> impl Iterator<Item = &Arc<Offered>> {
-        self.built_in.iter().filter(move |offered| toolsets.has(offered.tool().toolset()))
+    fn of(&self, toolsets: Toolsets) -> impl Iterator<Item = &Arc<Checked>> {
+        self.built_in.iter().filter(move |checked| toolsets.has(checked.tool.toolset))
     }
 
-    fn own_of(&self, toolsets: Toolsets) -> impl Iterator<Item = Own> {
+    fn own_of(&self, toolsets: Toolsets) -> Arc<[Arc<OwnTool>]> {
         let own = self.own.as_ref().filter(|_| toolsets.has(Toolset::Own));
-        let all = own.map(OwnTools::all);
-        (0..all.as_ref().map_or(0, |all| all.len()))
-            .filter_map(move |n| Some(Own(all.as_ref()?.get(n)?.clone())))
+        own.map_or_else(|| Arc::new([]) as _, OwnTools::all)
     }
 }
 
@@ -241,7 +313,7 @@ mod tests {
             files.filter_map(|n| Some(n.strip_suffix(".rs")?.to_owned())).collect();
         files.retain(|name| !["mod", "schema"].contains(&&**name));
         files.sort();
-        let names: Vec<_> = TOOLS.iter().map(|tool| tool.name()).collect();
+        let names: Vec<_> = TOOLS.iter().map(|tool| tool.name).collect();
         assert_eq!(files, names);
     }
 
@@ -254,9 +326,9 @@ mod tests {
         assert_eq!(all.names(Toolsets::ALL), Tools::reserved());
         assert!(all.find("run_python", run).is_some());
         for tools in [&all, &Tools::new(run, &facts, None)] {
-            let others = TOOLS.iter().filter(|tool| tool.toolset() != Toolset::Run);
+            let others = TOOLS.iter().filter(|tool| tool.toolset != Toolset::Run);
             for other in others {
-                assert!(tools.find(other.name(), run).is_none(), "{}", other.name());
+                assert!(tools.find(other.name, run).is_none(), "{}", other.name);
             }
         }
     }

@@ -21,7 +21,8 @@ use crate::{
     error::{Error, Result},
     listing,
     mcp::{
-        call::{Call, Log, existing, success, whole},
+        audited::Log,
+        call::{Call, existing, success, whole},
         results::{
             budget,
             images::{self, Fitted},
@@ -32,11 +33,11 @@ use crate::{
     session::FileReader,
 };
 
-pub(super) struct ReadArtifact;
+pub(in crate::mcp) struct ReadArtifact;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: String,
     path: String,
     format: Option<Format>,

@@ -11,18 +11,19 @@ use crate::{
     config::Toolset,
     error::Result,
     mcp::{
-        call::{Call, Log, existing, success, whole},
+        audited::Log,
+        call::{Call, existing, success, whole},
         results::{budget, text},
         tool::{Description, Facts, Hints, Tool},
     },
     sessions::Stream,
 };
 
-pub(super) struct ReadOutput;
+pub(in crate::mcp) struct ReadOutput;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: String,
     run_id: String,
     stream: Option<Stream>,

@@ -10,7 +10,8 @@ use crate::{
     config::Toolset,
     error::{Error, Result},
     mcp::{
-        call::{Call, Log, success, whole},
+        audited::Log,
+        call::{Call, success, whole},
         languages::Language,
         tool::{Description, Facts, Hints, Tool},
     },
@@ -18,11 +19,11 @@ use crate::{
     sessions::Reset,
 };
 
-pub(super) struct ResetWorkspace;
+pub(in crate::mcp) struct ResetWorkspace;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: Option<String>,
     language: Option<String>,
     undo: Option<f64>,

@@ -18,9 +18,9 @@ use crate::{
     error::{Error, Result},
     mcp::{
         arguments::hidden,
-        call::{Call, Log, say_if_new, whole},
+        audited::Log,
+        call::{Call, say_if_new, whole},
         languages::Language,
-        results::fit::Shown,
         running,
         tool::{Description, Facts, Hints, Tool},
     },
@@ -28,11 +28,11 @@ use crate::{
     sessions::{Opened, Program, RuntimeName, Which},
 };
 
-pub(super) struct RunPython;
+pub(in crate::mcp) struct RunPython;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: Option<String>,
     code: String,
     timeout_s: Option<f64>,
@@ -63,7 +63,7 @@ impl Tool for RunPython {
         let Arguments { session_id, code, timeout_s, inline_images, language } = arguments;
         let which = call.session_or_new(session_id.as_deref(), log)?;
         let is_named = matches!(which, Which::Named(_));
-        let (fences, code) = running::code(call, code).await?;
+        let (fences, code) = call.code(code).await?;
         let named = language.as_deref().or(fences.map(Language::name));
         if let Some(other) = named.filter(|name| Language::named(name) != Some(Language::Python)) {
             let why = format!("Only Python runs here, not {}. Write it in Python.", quoted(other));
@@ -81,24 +81,11 @@ impl Tool for RunPython {
             cancel: call.context.ct.clone(),
             progress: None,
         };
-        let (Opened { id, is_new, .. }, report) = running::run(call, which, program, log).await?;
+        let (Opened { id, is_new, .. }, report) = call.run(which, program, log).await?;
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && is_named, &mut rendered);
-        let texts = [
-            Shown {
-                field: "stdout",
-                output: &report.stdout,
-                mark: "stdout_truncated",
-                is_kept: true,
-            },
-            Shown {
-                field: "stderr",
-                output: &report.stderr,
-                mark: "stderr_truncated",
-                is_kept: true,
-            },
-        ];
-        Ok(running::completed(call, &id, &report, rendered, &texts, images).await.into())
+        let marks = ["stdout_truncated", "stderr_truncated"];
+        Ok(running::completed(call, &id, &report, rendered, marks, images).await.into())
     }
 }
 

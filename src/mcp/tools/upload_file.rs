@@ -15,8 +15,9 @@ use crate::{
     error::{Error, Result},
     mcp::{
         arguments::hidden,
+        audited::Log,
         base64_text::decode_whole,
-        call::{Call, Log, say_if_new, session, success},
+        call::{Call, say_if_new, session, success},
         long_text::within,
         roots::{self, Found},
         tool::{Description, Facts, Hints, Tool},
@@ -24,11 +25,11 @@ use crate::{
     sessions::{Opened, Upload},
 };
 
-pub(super) struct UploadFile;
+pub(in crate::mcp) struct UploadFile;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
+pub(in crate::mcp) struct Arguments {
     session_id: Option<String>,
     filename: String,
     content_base64: Option<String>,

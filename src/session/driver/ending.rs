@@ -1,5 +1,5 @@
 //! How a session ends: the run in progress is stopped, every caller is answered, and the sandbox is removed before its
-//! permit is free.
+//! permit is free. If the sandbox outlives this server, it is left to the next one instead.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
     },
     Driver,
 };
-use crate::error::Error;
+use crate::{backend::CallerKey, error::Error};
 
 /// Longest time that a run which is being killed may delay the end of its session.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -69,9 +69,7 @@ impl Driver {
         };
         // Closing the link ends all other work in progress.
         self.link.close();
-        while let Some(finished) = self.work.next().await {
-            self.finish(finished);
-        }
+        self.finish_work().await;
         let gone = match reason {
             EndReason::Died => Error::SandboxDied(self.setup.id.clone()),
             EndReason::Evicted => Error::SessionEvicted(self.setup.id.clone()),
@@ -116,6 +114,24 @@ impl Driver {
         drop(self.setup.lease);
         for reply in closers {
             let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Stores a note in the sandbox that says whose session it is. The command waits for it, so that no caller gets a
+    /// session that the next server could not take over. A new caller is announced to the other servers.
+    pub(super) async fn leave_note(&mut self, note: &[u8], caller: Option<CallerKey>) {
+        if let Some(hold) = &self.setup.hold {
+            let note = hold.seal(&self.sandbox.id, note);
+            self.is_remembered = self.link.remember(note).await.is_ok();
+        }
+        if let Some(caller) = caller.filter(|it| Some(it) != self.setup.spec.caller.as_ref()) {
+            self.setup.spec.caller = Some(caller.clone());
+            let (backend, id) = (self.setup.backend.clone(), self.sandbox.id.clone());
+            tokio::spawn(async move {
+                if let Some(shared) = backend.abilities().shared {
+                    shared.give(id, caller).await;
+                }
+            });
         }
     }
 

@@ -1,11 +1,16 @@
-//! How a run begins, and how its end is processed.
+//! A run, from the command to the answer: it begins if the rules allow it, is observed if its caller wants its
+//! progress, is killed when it is no longer wanted, and its end is reported.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::FutureExt;
-
-use model::RunId;
-use protocol::message::{CellState, FailureCode, RuntimeName};
+use model::{
+    RunId,
+    text::{utf8, without_controls},
+};
+use protocol::message::{CellState, FailureCode, PeekDone, RuntimeName};
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{
@@ -15,16 +20,34 @@ use super::{
         pictures::{self, Picture},
         reply::Reply,
         report::{Before, Limits, not_started, report},
-        run::{Ran, execute},
         state::Busy,
     },
-    Driver,
-    work::{Finished, FinishedRun},
+    Driver, Finished,
 };
 use crate::{
     error::Error,
-    link::{CellReply, LinkError},
+    link::{CellReply, Link, LinkError, RunReply, RunRequest},
+    progress::Progress,
 };
+
+/// Interval at which progress is read: shorter than that at which it is passed on, so that it is recent.
+const PEEK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Longest line that is shown, in characters; only the end of a longer line is shown.
+const MAX_SHOWN_CHARS: usize = 200;
+
+/// The run in progress, with everything that its answer needs.
+pub(super) struct CurrentRun {
+    run_id: RunId,
+    language: RuntimeName,
+    is_cell: bool,
+    timeout: Duration,
+    /// When it is killed at the latest.
+    deadline: Instant,
+    /// Cancelled when its caller no longer waits for it.
+    cancelled: CancellationToken,
+    reply: Reply<RunReport>,
+}
 
 impl Driver {
     pub(super) fn begin_run(&mut self, mut program: Program, reply: Reply<RunReport>) {
@@ -38,45 +61,50 @@ impl Driver {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
                 // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
                 program.cancel = program.cancel.child_token();
-                self.cancelled = program.cancel.clone();
-                self.run_id = Some(run_id.clone());
                 if let Some(progress) = &program.progress {
                     progress.send_modify(|progress| progress.run_id = Some(run_id.clone()));
                 }
-                self.run_deadline = Some(Instant::now() + timeout);
                 let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
-                let (language, is_cell) = (program.language.clone(), program.cell);
+                self.current = Some(CurrentRun {
+                    run_id,
+                    language: program.language.clone(),
+                    is_cell: program.cell,
+                    timeout,
+                    deadline: Instant::now() + timeout,
+                    cancelled: program.cancel.clone(),
+                    reply,
+                });
                 let (link, stop) = (self.link.clone(), self.stop.clone());
                 let run = execute(link, program, self.setup.max_output, stop);
-                let finished = run.map(move |done| {
-                    Box::new(FinishedRun { run_id, timeout, language, is_cell, done, reply })
-                });
-                self.work.push(finished.map(Finished::Run).boxed());
+                self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
             }
-            Err(Busy) if self.cancelled.is_cancelled() && self.next_run.is_none() => {
-                self.next_run = Some((program, reply));
-            }
-            Err(Busy) => {
-                let at_most =
-                    self.run_deadline.map(|end| end.saturating_duration_since(Instant::now()));
-                drop(reply.send(Err(Error::SessionBusy { at_most })));
-            }
+            Err(Busy) => match &self.current {
+                Some(current) if current.cancelled.is_cancelled() && self.next_run.is_none() => {
+                    self.next_run = Some((program, reply));
+                }
+                current => {
+                    let left =
+                        |it: &CurrentRun| it.deadline.saturating_duration_since(Instant::now());
+                    let at_most = current.as_ref().map(left);
+                    drop(reply.send(Err(Error::SessionBusy { at_most })));
+                }
+            },
         }
     }
 
     pub(super) fn cancel_run(&self, run_id: &RunId) {
-        if self.run_id.as_ref() == Some(run_id) {
-            self.cancelled.cancel();
+        if let Some(current) = self.current.as_ref().filter(|it| it.run_id == *run_id) {
+            current.cancelled.cancel();
         }
     }
 
-    pub(super) fn finish_run(&mut self, finished: FinishedRun) {
-        let FinishedRun { run_id, timeout, language, is_cell, done, reply } = finished;
+    pub(super) fn finish_run(&mut self, done: Result<RunReply, LinkError>) {
+        let current = self.current.take().expect("a run that ends was in progress");
+        let CurrentRun { run_id, language, is_cell, timeout, reply, .. } = current;
         self.state.run_ended(Instant::now());
-        self.run_id = None;
         let answer = match done {
-            Ok(Ran { call, reply: run }) => {
+            Ok(run) => {
                 let limits = Limits {
                     timeout,
                     max_timeout: self.setup.max_timeout,
@@ -95,28 +123,25 @@ impl Driver {
                     let kept = async move { Finished::Drawn(pictures::read(&link, drawn).await) };
                     self.work.push(kept.boxed());
                 }
-                let report = report(run_id, limits, before, run);
                 self.files += 1;
-                self.setup
-                    .observers
-                    .notify(&SessionEvent::RunEnded { report: &report, language: &language });
+                let call = run.call;
+                let report = report(run_id, limits, before, run);
                 self.truncated.note(&report, call);
                 Ok(report)
             }
             Err(LinkError::Refused(failure)) if is_cell && failure.code == FailureCode::System => {
                 let (id, detail) = (&self.setup.id, failure.detail);
                 tracing::warn!(session_id = %id, detail, "the interpreter did not start");
-                let report = not_started(run_id, Some(self.before(language.clone())));
-                self.setup
-                    .observers
-                    .notify(&SessionEvent::RunEnded { report: &report, language: &language });
-                Ok(report)
+                Ok(not_started(run_id, Some(self.before(language.clone()))))
             }
             Err(error) => {
                 self.setup.observers.notify(&SessionEvent::RunFailed { run_id: &run_id });
                 Err(self.explained(error, "the program"))
             }
         };
+        if let Ok(report) = &answer {
+            self.setup.observers.notify(&SessionEvent::RunEnded { report, language: &language });
+        }
         let _ = reply.send(answer);
         self.begin_next_run();
     }
@@ -156,6 +181,107 @@ impl Driver {
             self.at_risk.remove(language);
         } else if cell.state == CellState::Kept {
             self.at_risk.insert(language.clone());
+        }
+    }
+}
+
+/// Runs a program to its end; kills it when its caller or the session no longer wants it.
+async fn execute(
+    link: Link,
+    program: Program,
+    output_cap: usize,
+    stop: CancellationToken,
+) -> Result<RunReply, LinkError> {
+    let Program { language, cell, code, stdin, timeout, cancel, progress } = program;
+    let request = RunRequest { runtime: language, code, stdin, timeout, output_cap, cell };
+    let running = link.run(request).await?;
+    let call = running.call;
+    let finish = running.finish();
+    tokio::pin!(finish);
+    let unwanted = async {
+        tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
+    };
+    tokio::select! {
+        // A result that has arrived counts, even if something ended after it.
+        biased;
+        reply = &mut finish => reply,
+        broken = tell(&link, call, progress) => Err(broken),
+        () = unwanted => {
+            link.kill(call).await?;
+            finish.await
+        }
+    }
+}
+
+/// Sends the progress of a run while its receiver is open. Returns only if the link ends.
+async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) -> LinkError {
+    if let Some(progress) = progress {
+        progress
+            .send_modify(|it| (it.started, it.since) = (true, Some(tokio::time::Instant::now())));
+        loop {
+            tokio::select! {
+                () = sleep(PEEK_INTERVAL) => {}
+                () = progress.closed() => break,
+            }
+            match link.peek(run).await {
+                Ok((done, newest)) => drop(progress.send_if_modified(|last| {
+                    let since =
+                        if done.loading { Some(tokio::time::Instant::now()) } else { last.since };
+                    let run_id = last.run_id.clone();
+                    let next = Progress { run_id, since, ..seen(&done, &newest) };
+                    let is_news = *last != next;
+                    *last = next;
+                    is_news
+                })),
+                // The run is over, and its reply is on the way.
+                Err(LinkError::Refused(_)) => break,
+                Err(error) => return error,
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+fn seen(done: &PeekDone, line: &[u8]) -> Progress {
+    let line = String::from_utf8_lossy(utf8::whole_start(line));
+    let skip = line.chars().count().saturating_sub(MAX_SHOWN_CHARS);
+    Progress {
+        run_id: None,
+        started: true,
+        loading: done.loading,
+        since: None,
+        line: without_controls(line.chars().skip(skip)),
+        written: done.stdout_total.saturating_add(done.stderr_total),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_shown_as_text_that_moves_no_cursor() {
+        let done = PeekDone { stdout_total: 1, stderr_total: 2, loading: false };
+        let line = |bytes: &[u8]| seen(&done, bytes).line;
+        assert_eq!(line(" 50%|█  |".as_bytes()), " 50%|█  |");
+        assert_eq!(line(b"\x1b[2J\x07\xff"), "\u{FFFD}[2J\u{FFFD}\u{FFFD}");
+        assert_eq!(line(&"é".as_bytes()[1..]), "", "half a character");
+        assert_eq!(line(&[&[b'x'; 300][..], b"end"].concat()), "x".repeat(197) + "end");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_line_that_can_be_shown(
+            line in prop::collection::vec(any::<u8>(), 0..600),
+            stdout_total: u64,
+            stderr_total: u64,
+        ) {
+            let done = PeekDone { stdout_total, stderr_total, loading: false };
+            let progress = seen(&done, &line);
+            prop_assert!(progress.line.chars().count() <= MAX_SHOWN_CHARS);
+            prop_assert!(!progress.line.contains(char::is_control));
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Hibernation. If the backend can save a sandbox on disk, the session has no sandbox until it is used again.
+//! Hibernation, and waking from it. If the backend can save a sandbox on disk, the session has no sandbox until it is
+//! used again.
 
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{sleep, timeout},
@@ -17,11 +18,10 @@ use super::{
         sandbox,
         truncated::TruncatedRuns,
     },
-    Driver,
+    Driver, Finished,
     ending::Ending,
-    work::{Finished, hibernated},
 };
-use crate::error::{Error, Result};
+use crate::{error::Result, link::Link};
 
 /// Longest time that saving a sandbox on disk may take.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,13 +42,11 @@ impl Driver {
         }
         self.state.hibernation_began();
         if self.setup.spec.kept_as.is_none() {
-            self.work.push(hibernated(self.link.clone()).map(Finished::Upkeep).boxed());
+            self.work.push(hibernated(self.link.clone()).boxed());
             return None;
         }
         // The remaining work belongs to no caller, and is short.
-        while let Some(finished) = self.work.next().await {
-            self.finish(finished);
-        }
+        self.finish_work().await;
         // The sandbox's process ends after it has reported that everything is written; otherwise it stays as it is.
         match timeout(KEEP_TIMEOUT, self.link.hibernate(true)).await {
             Ok(Ok(true)) => {}
@@ -73,38 +71,12 @@ impl Driver {
         None
     }
 
-    /// Begins a command, after a sandbox was started if it needs one. Returns the ending if this ends the session.
-    pub(super) async fn begin_awake(&mut self, command: Command) -> Option<Ending> {
-        if self.is_to_wake_for(&command)
-            && let Err(error) = self.wake().await
-        {
-            let is_lost = matches!(error, Error::SandboxDied(_));
-            command.refuse(error);
-            return is_lost.then_some(Ending::Died);
-        }
-        if let Command::Remember { note, caller } = &command {
-            self.leave_note(note).await;
-            if let Some(caller) =
-                caller.clone().filter(|it| Some(it) != self.setup.spec.caller.as_ref())
-            {
-                self.setup.spec.caller = Some(caller.clone());
-                let (backend, id) = (self.setup.backend.clone(), self.sandbox.id.clone());
-                tokio::spawn(async move {
-                    if let Some(shared) = backend.abilities().shared {
-                        shared.give(id, caller).await;
-                    }
-                });
-            }
-        }
-        if let Command::Rest { reply } = command {
-            return self.rest(reply).await;
-        }
-        self.begin(command)
-    }
-
     /// Hibernates at once and gives up the permit, unless the session is in use or still uses much memory. Returns the
     /// ending if this ends the session.
-    async fn rest(&mut self, reply: Reply<Option<OwnedSemaphorePermit>>) -> Option<Ending> {
+    pub(super) async fn rest(
+        &mut self,
+        reply: Reply<Option<OwnedSemaphorePermit>>,
+    ) -> Option<Ending> {
         self.setup.usage.set(self.state.unused_since());
         let is_idle = self.setup.usage.idle_since().is_some();
         // A caller that no longer waits needs no permit, and a command that has arrived meanwhile needs it here.
@@ -137,9 +109,7 @@ impl Driver {
     /// moment to take back the memory of processes that have just ended.
     async fn small_memory(&mut self, looks: u32) -> Option<u64> {
         // The remaining work belongs to no caller, and is short.
-        while let Some(finished) = self.work.next().await {
-            self.finish(finished);
-        }
+        self.finish_work().await;
         let most = self.setup.spec.limits.memory / SMALL;
         for _ in 0..looks {
             self.link.ping().await.ok()?;
@@ -152,18 +122,9 @@ impl Driver {
         None
     }
 
-    /// Stores a note in the sandbox that says whose session it is. The command waits for it, so that no caller gets a
-    /// session that the next server could not take over.
-    async fn leave_note(&mut self, note: &[u8]) {
-        if let Some(hold) = &self.setup.hold {
-            let note = hold.seal(&self.sandbox.id, note);
-            self.is_remembered = self.link.remember(note).await.is_ok();
-        }
-    }
-
-    /// Whether the sandbox has to be started for this command.
-    fn is_to_wake_for(&self, command: &Command) -> bool {
-        let needs_sandbox = match command {
+    /// Whether this command cannot be carried out without a sandbox.
+    pub(super) fn needs_sandbox(&self, command: &Command) -> bool {
+        match command {
             Command::Run { .. } | Command::Operate(_) | Command::Check { .. } => true,
             Command::View { .. } => !self.view.has(self.files),
             Command::Touch { .. }
@@ -173,16 +134,34 @@ impl Driver {
             | Command::Rest { .. }
             | Command::Wake { .. }
             | Command::Evict { .. } => false,
-        };
-        self.asleep && needs_sandbox
+        }
     }
 
     /// Starts a sandbox that resumes from the saved state.
-    async fn wake(&mut self) -> Result<()> {
+    pub(super) async fn wake(&mut self) -> Result<()> {
         let (sandbox, link, owner) =
             sandbox::start_or_give_up(&self.setup, SandboxStart::Woken).await?;
         (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
         self.asleep = false;
         Ok(())
     }
+}
+
+/// Waits until runs start warm, or will not.
+pub(super) async fn warmed(link: Link) -> Finished {
+    let begun = Instant::now();
+    match link.warm().await {
+        // There is nothing to report if it hibernates already.
+        Ok(done) if done.ready || !done.problems.is_empty() => {
+            Finished::Warmed(done, begun.elapsed())
+        }
+        _ => Finished::Upkeep,
+    }
+}
+
+/// Gives up what makes runs start warm.
+async fn hibernated(link: Link) -> Finished {
+    // If the link fails, it ends, and the loop notices that.
+    let _ = link.hibernate(false).await;
+    Finished::Upkeep
 }

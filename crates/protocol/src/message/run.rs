@@ -61,9 +61,9 @@ pub struct RunDone {
     pub cell: Option<CellDone>,
 }
 
-/// The state of a workspace after a cell.
+/// The state of a workspace after a cell. `R` is the form of the value: its lengths in a message, or its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CellDone {
+pub struct CellDone<R = Captured> {
     /// Whether the variables are still there.
     pub state: CellState,
     /// The interpreter was started for this cell: it had no variables.
@@ -72,7 +72,7 @@ pub struct CellDone {
     pub count: u64,
     /// Text form of the last expression's value, cut to [`MAX_RESULT`](crate::limits::MAX_RESULT) bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Captured>,
+    pub result: Option<R>,
     /// Memory of the interpreter after the cell, in bytes, including memory that it shares with others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
