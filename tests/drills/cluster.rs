@@ -43,15 +43,8 @@ impl Cluster {
 
     /// Names of the pods of sessions whose names begin with `session`.
     fn pods(&self, session: &str) -> Vec<String> {
-        let all = self.control(&[
-            "kubectl",
-            "--namespace",
-            "sandboxes",
-            "get",
-            "pods",
-            "--output",
-            "name",
-        ]);
+        let list = "kubectl --namespace sandboxes get pods --output name";
+        let all = self.control(&list.split(' ').collect::<Vec<_>>());
         let prefix = format!("pod/sandbox-{}", session.to_lowercase());
         all.lines().filter(|line| line.starts_with(&prefix)).map(str::to_owned).collect()
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
-    server.cell_for(&session, &code, 5).await.ok()
+    server.cell_for(session, code, 5).await.ok()
 }
 
 /// Starts a session with a variable and a file.
@@ -126,14 +126,14 @@ async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
     let fill = "import os\nos.mkdir('full')\n\
                 for i in range(8000): open(f'full/{i:0200}', 'w').close()\n\
                 names = sorted(os.listdir('full'))\n(len(names), names[0] < names[-1])";
-    let filled = server.cell_for(&id, &fill, 60).await.ok();
+    let filled = server.cell_for(&id, fill, 60).await.ok();
     assert_eq!(filled["result"], "(8000, True)", "{filled}");
     let before = resident(&server);
     // 160 MB of names, if each of the 100 listings copied its 8,000 names of 200 characters.
     let list = "listings = None\nlistings = [os.scandir('full') for _ in range(100)]\n\
                 len({next(listing).name for listing in listings})";
     for _ in 0..2 {
-        let listed = server.cell_for(&id, &list, 60).await.ok();
+        let listed = server.cell_for(&id, list, 60).await.ok();
         assert_eq!(listed["result"], "1", "{listed}");
     }
     let more = resident(&server).saturating_sub(before);
@@ -759,8 +759,7 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     let server = keeping(&folder).await;
     for id in [&closed, &killed, &damaged] {
         let fresh = cell(&server, id, "'x' in dir()").await;
-        let told = (&fresh["result"], &fresh["new_session"]);
-        assert_eq!(told, (&json!("False"), &json!(true)), "{fresh}");
+        assert_fields!(fresh, { "result": "False", "new_session": true });
     }
 }
 
@@ -774,7 +773,7 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
     let run = async |code: &str| {
         // One program never ends.
         let timeout_s = if code.ends_with("while True: pass") { 2 } else { 30 };
-        server.run_for(&id, &code, timeout_s).await
+        server.run_for(&id, code, timeout_s).await
     };
     let first = run(look).await;
     let (seen, number) = text(&first["stdout"]).split_once('\n').expect("two lines");

@@ -67,7 +67,7 @@ impl Bench {
     }
 
     async fn run_for(&self, session: &str, code: &str, timeout_s: u32) -> (Value, String) {
-        let run = self.server.run_for(&session, &code, timeout_s).await;
+        let run = self.server.run_for(session, code, timeout_s).await;
         let find =
             || self.log("tool call").into_iter().find(|line| line["run_id"] == run["run_id"]);
         until("the run is logged", async || find().is_some()).await;

@@ -323,7 +323,7 @@ async fn check(case: Case) {
     server.upload(&id, "kept.csv", b"kept").await.ok();
     // A program that must time out has one second; any other has enough time.
     let timeout_s = if case.outcome == "timeout" { 1 } else { 30 };
-    let run = server.run_for(&id, &case.code, timeout_s).await;
+    let run = server.run_for(&id, case.code, timeout_s).await;
     assert_fields!(run, { "outcome": case.outcome, "exit_code": case.exit_code, "stdout": case.stdout });
     let stderr = text(&run["stderr"]);
     assert!(stderr.ends_with(case.stderr) && (stderr.is_empty() || case.outcome != "ok"), "{run}");
@@ -346,7 +346,7 @@ for pid in os.listdir('/proc'):
 names = [name for name in names if name]
 print([name for name in names if 'zygote.py' not in name], len(names) <= 5)
 print(os.listdir('/dev/shm'))";
-    let next = server.run_for(&id, &code, 5).await;
+    let next = server.run_for(id, code, 5).await;
     assert_fields!(next, { "outcome": "ok", "stdout": "kept\n[] True\n[]\n" });
 }
 

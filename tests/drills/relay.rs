@@ -154,21 +154,10 @@ struct Foreign(String);
 impl Foreign {
     fn start() -> Self {
         let own = name("foreign");
-        let id = docker(&[
-            "run",
-            "--detach",
-            "--name",
-            &own,
-            "--network",
-            "none",
-            "--entrypoint",
-            "sleep",
-            "--label",
-            "session_id=foreign",
-            "llm-sandbox:latest",
-            "600",
-        ]);
-        Self(id)
+        let options = ["--network=none", "--entrypoint=sleep", "--label=session_id=foreign"];
+        let run =
+            [&["run", "--detach", "--name", &own], &options[..], &["llm-sandbox:latest", "600"]];
+        Self(docker(&run.concat()))
     }
 
     fn state(&self) -> String {

@@ -532,7 +532,7 @@ async fn hurts_no_later_run(attack: &str, ends: impl Fn(&Value) -> bool) {
     bench.server.upload(&session, "kept.csv", b"kept").await.ok();
     // Twice: after the first attack the container has other processes than before.
     for _ in 0..2 {
-        let run = bench.server.run_for(&session, &attack, 3).await;
+        let run = bench.server.run_for(&session, attack, 3).await;
         assert!(ends(&run), "{run}");
         for (code, printed) in LATER.iter().chain(LATER) {
             let (later, start) = bench.run(&session, code).await.expect("carried out");

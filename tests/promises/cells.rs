@@ -56,8 +56,7 @@ async fn info(server: &Server) -> Value {
 
 #[track_caller]
 fn assert_success(ran: &Value) {
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("success"), &json!(0), &json!("kept")), "{ran}");
+    assert_fields!(ran, { "status": "success", "exit_code": 0, "state": "kept" });
     assert_eq!(ran.get("error_message"), None, "{ran}");
 }
 
@@ -270,8 +269,7 @@ async fn the_value_of_the_last_expression_is_the_result() {
 async fn an_error_keeps_what_was_done_before_it_and_its_files() {
     let server = containers().await;
     let ran = cell(&server, "kept = 1\nopen('half.csv', 'w').write('a')\n{}['gone']").await;
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("execution_error"), &json!(1), &json!("kept")), "{ran}");
+    assert_fields!(ran, { "status": "execution_error", "exit_code": 1, "state": "kept" });
     assert_eq!(ran["artifacts"][0]["filename"], "half.csv");
     assert_eq!(
         ran["error_message"],
@@ -312,8 +310,7 @@ async fn a_timeout_takes_variables_back_and_says_so() {
     cell(&server, "x = [1, 2]").await;
     let code = "x.append(3)\nopen('half.csv', 'w').write('a')\nprint('began', flush=True)\nwhile True: pass";
     let ran = server.call("execute_code", json!({ "code": code, "timeout": 2 })).await.ok();
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("timeout"), &json!(-1), &json!("rolled_back")), "{ran}");
+    assert_fields!(ran, { "status": "timeout", "exit_code": -1, "state": "rolled_back" });
     assert_eq!(ran["stdout"], "began\n");
     let message = text(&ran["error_message"]);
     assert!(message.starts_with("The code was stopped after 2 s"), "{message}");
@@ -381,8 +378,7 @@ async fn a_cell_that_takes_all_memory_is_told_and_taken_back() {
     let server = containers().await;
     cell(&server, "x = 'before'").await;
     let ran = cell(&server, "x = bytearray()\nwhile True: x += bytes(10_000_000)").await;
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("out_of_memory"), &json!(137), &json!("rolled_back")), "{ran}");
+    assert_fields!(ran, { "status": "out_of_memory", "exit_code": 137, "state": "rolled_back" });
     assert!(text(&ran["error_message"]).contains("memory limit of 512MB"), "{ran}");
     assert_eq!(cell(&server, "x").await["result"], "'before'");
 }

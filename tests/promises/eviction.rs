@@ -44,7 +44,7 @@ async fn names(caller: &Caller) -> Vec<String> {
 
 /// Runs a cell; returns its result.
 async fn cell(server: &Server, session: &str, code: &str) -> String {
-    text(&server.cell(&session, &code).await.ok()["result"])
+    text(&server.cell(session, code).await.ok()["result"])
 }
 
 async fn at_the_limit_sessions_hibernate_and_go_on_with_their_variables(on: On) {

@@ -197,7 +197,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     ] {
         server.run(id, &code).await;
     }
-    server.run_for(&id, &format!("print('{MARK}')\nwhile True: pass"), 1).await;
+    server.run_for(id, &format!("print('{MARK}')\nwhile True: pass"), 1).await;
     server.files(id).await;
     // The disk is full only in a container.
     let code = format!("import os\nos.remove('{MARK}full')\nprint('{MARK}' * 1000)");

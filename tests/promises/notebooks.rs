@@ -150,7 +150,7 @@ async fn a_script_of_cells_does_again_what_they_did() {
     let mut told = caller.run(&session, "%matplotlib inline\nprint('a program')").await;
     caller.run(&session, "import asyncio\nawait asyncio.sleep(0)\nprint('never again')").await;
     for code in CELLS.into_iter().chain(["kept.pop('never', None)\nprint(kept)"]) {
-        told = caller.cell(&session, &code).await.ok();
+        told = caller.cell(&session, code).await.ok();
         assert_eq!(told["status"], "success", "{told}");
     }
     let script = get(&caller, &format!("{session}/?format=py")).await;

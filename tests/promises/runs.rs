@@ -100,7 +100,7 @@ async fn a_timeout_keeps_what_was_printed(on: On) {
     // Ignores the signals that ask it to end.
     let code = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n\
                 open('made.txt', 'w').write('x')\nprint('before')\nwhile True: pass";
-    let run = server.run_for(&id, &code, 3).await;
+    let run = server.run_for(&id, code, 3).await;
     assert_fields!(run, { "exit_code": -1, "outcome": "timeout", "stdout": "before\n" });
     assert!(text(&run["stderr"]).ends_with("Execution timed out after 3 seconds"));
     assert_eq!(run["artifacts"], json!([]));
@@ -181,7 +181,7 @@ async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
     assert_eq!(run["stderr"], stderr);
     // Output before the end is returned, in whatever way the run ends.
     let code = "import time\nprint('\\rhalf', end='', flush=True)\nwhile True: pass";
-    let run = server.run_for(&id, &code, 1).await;
+    let run = server.run_for(&id, code, 1).await;
     assert_eq!(run["stdout"], "half");
 }
 

@@ -293,7 +293,7 @@ async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
     let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("notes");
     let code = "x = 1\nopen('half.csv', 'w').write('a')\nwhile True: pass";
-    let stopped = caller.cell_for(&id, &code, 1).await.ok();
+    let stopped = caller.cell_for(&id, code, 1).await.ok();
     let program = caller.run(&id, "open('missing.csv')").await;
     let told = session(&caller, &id).await;
     let [of_program, of_cell] = &told["runs"].as_array().expect("a list")[..] else {
@@ -311,7 +311,7 @@ async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
 async fn a_cell_has_the_number_by_which_its_notes_call_it() {
     let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("numbers");
-    let cell = async |code: &str| caller.cell_for(&id, &code, 1).await.ok();
+    let cell = async |code: &str| caller.cell_for(&id, code, 1).await.ok();
     cell("x = 1").await;
     let stopped = cell("while True: pass").await;
     assert!(stopped["notes"].to_string().contains("Cell In[2]"), "{stopped}");

@@ -21,7 +21,7 @@ pub struct Shelf<L> {
     pub base: String,
     pub host: String,
     state: Arc<Mutex<State<L>>>,
-    _serving: Arc<AbortOnDropHandle<()>>,
+    _serving: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug)]
@@ -63,8 +63,12 @@ impl<L: Clone + Default + Send + 'static> Shelf<L> {
         let routes = Router::new().route(route, get(list)).route("/files/{name}", get(file));
         let serving =
             tokio::spawn(async move { axum::serve(listener, routes).await.expect("serves") });
-        let _serving = Arc::new(AbortOnDropHandle::new(serving));
-        Self { base: format!("http://{host}:{port}/"), host: host.to_owned(), state, _serving }
+        Self {
+            base: format!("http://{host}:{port}/"),
+            host: host.to_owned(),
+            state,
+            _serving: AbortOnDropHandle::new(serving),
+        }
     }
 
     /// Adds a file, and changes the list of its project.
