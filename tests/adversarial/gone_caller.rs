@@ -62,6 +62,27 @@ fn slow_on(kind: Kind, gate: Gate) -> impl Fn(Agent) -> BoxFuture<'static, ()> +
     }
 }
 
+/// A gate, and a cast whose agent of the session `left` follows this script with it.
+fn at_gate<F>(script: impl Fn(Agent, Gate) -> F + Send + Sync + 'static) -> (Gate, Cast)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let gate = Gate::default();
+    let same = gate.clone();
+    (gate, Cast::default().with("left", move |agent| script(agent, same.clone())))
+}
+
+/// Runs in a session until nothing else runs in it.
+async fn run_when_free(sessions: &Sessions) {
+    soon(async {
+        while let Err(error) = run(sessions, "left").await {
+            assert_eq!(error.code(), "session_busy");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 /// Makes a call with a request of this kind, and drops it while the agent waits.
 async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
     let gate = Gate::default();
@@ -77,37 +98,21 @@ async fn a_caller_leaves(kind: Kind, call: impl AsyncFnOnce(&Sessions)) {
 
     gate.open.cancel();
     // The agent finishes what it has begun, so a run can still be in progress.
-    soon(async {
-        while let Err(error) = run(&sessions, "left").await {
-            assert_eq!(error.code(), "session_busy");
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    run_when_free(&sessions).await;
     use_all_of(&sessions, "left").await;
     soon(sessions.close(&id("left"))).await.unwrap();
     all_places_are_free(&cast, &sessions).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_caller_left_in_mid_run_goes_on() {
-    a_caller_leaves(Kind::Run, async |sessions| drop(run(sessions, "left").await)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_caller_left_in_mid_upload_goes_on() {
-    a_caller_leaves(Kind::Put, async |sessions| drop(upload(sessions, "left").await)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_caller_left_in_mid_listing_goes_on() {
-    a_caller_leaves(Kind::List, async |sessions| drop(sessions.perform(&id("left"), List).await))
-        .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_whose_caller_left_while_a_file_was_opened_goes_on() {
-    a_caller_leaves(Kind::Get, async |sessions| drop(open(sessions, "left").await)).await;
+support::tests! {
+    a_session_whose_caller_left_in_mid_run_goes_on =>
+        a_caller_leaves(Kind::Run, async |sessions| drop(run(sessions, "left").await));
+    a_session_whose_caller_left_in_mid_upload_goes_on =>
+        a_caller_leaves(Kind::Put, async |sessions| drop(upload(sessions, "left").await));
+    a_session_whose_caller_left_in_mid_listing_goes_on =>
+        a_caller_leaves(Kind::List, async |sessions| drop(sessions.perform(&id("left"), List).await));
+    a_session_whose_caller_left_while_a_file_was_opened_goes_on =>
+        a_caller_leaves(Kind::Get, async |sessions| drop(open(sessions, "left").await));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,26 +136,15 @@ async fn a_reader_that_is_dropped_in_mid_file_leaves_a_link_that_works() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_caller_left_during_its_start_is_there_for_the_next() {
-    let gate = Gate::default();
-    let at_gate = gate.clone();
-    let cast = Cast::default().with("left", move |agent| {
-        let gate = at_gate.clone();
-        async move {
-            gate.pass().await;
-            agent.honest().await;
-        }
+    let (gate, cast) = at_gate(|agent: Agent, gate: Gate| async move {
+        gate.pass().await;
+        agent.honest().await;
     });
     let sessions = cast.sessions(MOST);
     leave_at(&gate, run(&sessions, "left")).await;
     assert_eq!((sessions.host().count(), cast.live()), (1, 1));
     gate.open.cancel();
-    soon(async {
-        while let Err(error) = run(&sessions, "left").await {
-            assert_eq!(error.code(), "session_busy");
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    run_when_free(&sessions).await;
     use_all_of(&sessions, "left").await;
     assert_eq!(cast.live(), 1, "it is the one that was started");
     soon(sessions.close(&id("left"))).await.unwrap();
@@ -176,15 +170,10 @@ async fn sessions_that_never_start_and_whose_callers_left_give_their_places_back
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_dies_when_its_caller_has_left_gives_its_place_back() {
-    let gate = Gate::default();
-    let at_gate = gate.clone();
-    let cast = Cast::default().with("left", move |mut agent: Agent| {
-        let gate = at_gate.clone();
-        async move {
-            agent.hello().await;
-            agent.asked().await;
-            gate.pass().await;
-        }
+    let (gate, cast) = at_gate(|mut agent: Agent, gate: Gate| async move {
+        agent.hello().await;
+        agent.asked().await;
+        gate.pass().await;
     });
     let sessions = cast.sessions(MOST);
     leave_at(&gate, run(&sessions, "left")).await;
@@ -195,18 +184,13 @@ async fn a_sandbox_that_dies_when_its_caller_has_left_gives_its_place_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_leaves_while_closing_closes_all_the_same() {
-    let gate = Gate::default();
-    let at_gate = gate.clone();
     // The agent ends only when it is removed, so that closing takes a moment.
-    let cast = Cast::default().with("left", move |mut agent: Agent| {
-        let gate = at_gate.clone();
-        async move {
-            agent.hello().await;
-            while let Some(asked) = agent.asked().await {
-                agent.honestly(&asked).await;
-            }
-            gate.pass().await;
+    let (gate, cast) = at_gate(|mut agent: Agent, gate: Gate| async move {
+        agent.hello().await;
+        while let Some(asked) = agent.asked().await {
+            agent.honestly(&asked).await;
         }
+        gate.pass().await;
     });
     let sessions = cast.sessions(MOST);
     run(&sessions, "left").await.unwrap();

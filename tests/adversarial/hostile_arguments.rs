@@ -462,8 +462,7 @@ async fn a_request_that_is_no_json_is_answered_all_the_same(on: On) {
 async fn tens_of_thousands_of_files_are_counted_and_listed(on: On) {
     // Plain processes have no limit of files, so the test writes more than containers may have.
     let (count, most) = if on == On::Local { (20_000, 20_000) } else { (16_000, 16_383) };
-    let server = Server::start(on).await;
-    let id = name("many");
+    let (server, id) = (Server::start(on).await, name("many"));
     let code = format!("for n in range({count}): open(f'{{n:05}}', 'w')");
     let run = server.run(&id, &code).await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(50));
@@ -591,8 +590,7 @@ os.chdir(here)
 
 async fn whatever_a_program_leaves_is_listed_and_served_or_not_there() {
     // A server without tokens, so that every path can be requested.
-    let web = Web::start(On::Docker, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &[]).await;
     let id = name("artifacts");
     let run = caller.run(&id, ODD_FILES).await;
     assert_eq!(run["outcome"], "ok", "{run}");

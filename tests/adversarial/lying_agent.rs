@@ -90,15 +90,19 @@ where
 
 /// The result of a run that is answered with this head and body, and whether the session was still there.
 async fn run_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bool) {
+    beside_an_honest_one(replying(head, body), run_liar).await
+}
+
+/// An agent that answers its first request with this head and body.
+fn replying(head: &[u8], body: &[u8]) -> impl Fn(Agent) -> BoxFuture<'static, ()> + use<> {
     let (head, body) = (head.to_vec(), body.to_vec());
-    let script = answering(move |mut agent, asked| {
+    answering(move |mut agent, asked| {
         let frame = frame(asked.call, Kind::Reply, &head, &body);
         async move {
             agent.raw(&frame).await;
             agent
         }
-    });
-    beside_an_honest_one(script, run_liar).await
+    })
 }
 
 /// The result of a run with a changed honest answer.
@@ -307,15 +311,8 @@ async fn cell_done_but(
 }
 
 async fn cell_answered(head: &[u8], body: &[u8]) -> (Result<RunReport, Error>, bool) {
-    let (head, body) = (head.to_vec(), body.to_vec());
-    let script = answering(move |mut agent, asked| {
-        let frame = frame(asked.call, Kind::Reply, &head, &body);
-        async move {
-            agent.raw(&frame).await;
-            agent
-        }
-    });
-    beside_an_honest_one(script, async |sessions| run_cell(sessions, "liar").await).await
+    beside_an_honest_one(replying(head, body), async |sessions| run_cell(sessions, "liar").await)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

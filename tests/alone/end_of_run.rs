@@ -87,8 +87,7 @@ fn attempts() -> usize {
 
 /// Makes the attempts; returns for each way how many met the next run.
 async fn survivors(attempts: usize) -> Vec<(&'static str, usize)> {
-    let server = Server::start(On::Docker).await;
-    let session = name("end");
+    let (server, session) = (Server::start(On::Docker).await, name("end"));
     let mut met = vec![];
     for (way, act) in WAYS {
         let code = format!("{PRELUDE}{act}\nwhile True: time.sleep(1)");

@@ -34,12 +34,8 @@ async fn until_gone(prefix: &str) {
 fn keep_busy(server: &Server, prefix: &str, round: u64) {
     for number in 0..3 {
         let session = format!("{prefix}-{round}-{number}");
-        let (id, _answer) = server.expect_answer();
         let code = "import time\nfor i in range(100): print(i); time.sleep(0.01)";
-        server.send(&json!({
-            "jsonrpc": "2.0", "id": id, "method": "tools/call",
-            "params": { "name": "run_python", "arguments": { "session_id": session, "code": code } },
-        }));
+        server.begin("run_python", json!({ "session_id": session, "code": code }));
     }
 }
 
@@ -85,8 +81,7 @@ async fn a_server_told_to_end_at_any_moment_leaves_no_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_loses_its_containers_and_works_again_when_it_thaws() {
     let _alone = alone().await;
-    let server = Server::start(On::Docker).await;
-    let id = name("frozen");
+    let (server, id) = (Server::start(On::Docker).await, name("frozen"));
     server.upload(&id, "a", b"1").await.ok();
     server.signal("STOP");
     until("the agent gives up on its server", async || containers(&id).is_empty()).await;
@@ -102,8 +97,7 @@ async fn a_frozen_server_loses_its_containers_and_works_again_when_it_thaws() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_kills_the_whole_group_leaves_no_container() {
     let _alone = alone().await;
-    let server = Server::start(On::Docker).await;
-    let id = name("group");
+    let (server, id) = (Server::start(On::Docker).await, name("group"));
     server.upload(&id, "a", b"1").await.ok();
     let pid = server.process.id().expect("running");
     // The guard is killed first, as a client that ends all descendants might do: the stream still ends with the server.

@@ -94,8 +94,7 @@ def compare(bench: Bench, amount: Amount, command: str, out: Path) -> int:
     lineup = Lineup.start(bench)
     results = description(bench, lineup, command)
     results |= measure_all(bench, lineup, amount)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(as_json(results))
+    save(results, out, "results.json")
     bench.step("chart")
     (out / "chart.svg").write_bytes(chart(bench, lineup.server, out / "results.json"))
     text = report.markdown(results)
@@ -179,11 +178,11 @@ def overhead(server: Server, prints: list[Ran]) -> dict[str, Any]:
     coarse = statistics.median(ran.seconds * 1e3 - ran.about["duration_ms"] for ran in prints)
     found: dict[str, Any] = {"coarse_ms": round(coarse, 3), "n": len(prints)}
     lines = [(ran.seconds * 1e6, logged.get(ran.about["run_id"], {})) for ran in prints]
-    whole = [(us, line) for us, line in lines if "agent_us" in line and "call_us" in line]
+    whole = [(us, line["call_us"], line["agent_us"]) for us, line in lines if {"agent_us", "call_us"} <= line.keys()]
     if whole:
-        found["server_ms"] = round(statistics.median(line["call_us"] - line["agent_us"] for _, line in whole) / 1e3, 4)
-        found["client_ms"] = round(statistics.median(us - line["agent_us"] for us, line in whole) / 1e3, 4)
-        found["agent_ms"] = round(statistics.median(line["agent_us"] for _, line in whole) / 1e3, 4)
+        parts = {"server_ms": [call - agent for _, call, agent in whole], "client_ms": [us - agent for us, _, agent in whole]}
+        for name, times in (parts | {"agent_ms": [agent for *_, agent in whole]}).items():
+            found[name] = round(statistics.median(times) / 1e3, 4)
     return found
 
 
@@ -197,6 +196,10 @@ def chart(bench: Bench, server: Server, results: Path) -> bytes:
     right(svg.startswith(b"<?xml") and b"<svg" in svg and len(svg) < LARGEST_CHART, "the chart", len(svg))
     server.close(ours.session)
     return svg
+
+
+def when_and_where() -> dict[str, Any]:
+    return {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": engine.machine()}
 
 
 def description(bench: Bench, lineup: Lineup, command: str) -> dict[str, Any]:
@@ -215,10 +218,8 @@ def description(bench: Bench, lineup: Lineup, command: str) -> dict[str, Any]:
     if lineup.peer and bench.venv:
         settings[f"PyPI llm-sandbox {peer.version(bench.venv)}"] = peer.SETTINGS
     image = engine.docker("image", "inspect", "--format", "{{slice .Id 7 19}}", limits.image).decode().strip()
-    return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    return when_and_where() | {
         "command": command,
-        "machine": engine.machine(),
         "docker": engine.versions(),
         "image": f"{limits.image} ({image})",
         "settings": settings,
@@ -232,10 +233,15 @@ def as_json(results: dict[str, Any]) -> str:
     return numbers.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(results, indent=1)) + "\n"
 
 
+def save(results: dict[str, Any], out: Path, name: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text(as_json(results))
+
+
 def grow(bench: Bench, runs: int) -> int:
     with bench.server("growth", {}) as server:
         lines, wrong = growth.grow(server, bench.session("growth"), runs, bench.step)
-    print(f"\n{growth.markdown(lines)}")
+    print(f"\n{report.table(growth.COLUMNS, lines)}")
     bench.step(f"{runs:,} runs, {wrong} wrong")
     if bench.writes:
         report.measured().put("docs/reliability.md", "growth", growth.sentence(lines, wrong))
@@ -243,10 +249,8 @@ def grow(bench: Bench, runs: int) -> int:
 
 
 def compare_cells(bench: Bench, iterations: int, out: Path) -> int:
-    results = cells.measure(bench, Path(sys.executable), iterations)
-    results |= {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": engine.machine()}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "cells.json").write_text(as_json(results))
+    results = cells.measure(bench, iterations) | when_and_where()
+    save(results, out, "cells.json")
     text = cells.markdown(results)
     print(f"\n{text}")
     if bench.writes:
@@ -255,10 +259,8 @@ def compare_cells(bench: Bench, iterations: int, out: Path) -> int:
 
 
 def compare_engines(bench: Bench, iterations: int, out: Path, quick: bool) -> int:
-    results = embedded.measure(bench, iterations, 20 if quick else 1000)
-    results |= {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": engine.machine()}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "embedded.json").write_text(as_json(results))
+    results = embedded.measure(bench, iterations, 20 if quick else 1000) | when_and_where()
+    save(results, out, "embedded.json")
     text, tools = embedded.markdown(results), embedded.tools_markdown(results)
     print(f"\n{text}\n\n{tools}")
     if bench.writes:

@@ -4,19 +4,22 @@ and with the PyPI package's InteractiveSandboxSession; and abilities of only our
 Contestants take turns as in the other rows, on the same image and under the same limits, and each answer is checked.
 """
 
+import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import engine
 import jupyter
 import peer
-from lineup import Bench
-from measure import GAP_S, Ran, Samples, Wrong, right
+import report
+from lineup import POOL, Bench
+from measure import GAP_S, Ran, Samples, right
+from rows import Figures, Row, program, rounds
 from server import Server
-from worker import Worker
+from workloads import PRINT, Workload
 
 ROWS = {
     "print": "print(2+2)",
@@ -29,7 +32,6 @@ ROWS = {
 }
 OTHERS = {"jupyter": "Jupyter kernel, its own client", "peer": "PyPI llm-sandbox, InteractiveSandboxSession"}
 
-PRINT = "print(2+2)"
 FRAME = """\
 import pandas as pd
 
@@ -54,148 +56,99 @@ DEADLINE_S = 1
 SETTLE_S = 3
 
 
-class Contestant(Protocol):
-    key: str
-
-    def run(self, code: str) -> Ran: ...
-
-
-class Ours:
-    """A workspace of ours, over stdio."""
-
-    key = "ours"
-
-    def __init__(self, server: Server, session: str) -> None:
-        self.server, self.session = server, session
-
-    def run(self, code: str, **more: Any) -> Ran:
-        seconds, answer = self.server.call("execute_code", session_id=self.session, code=code, **more)
-        about = {"shown": [answer["result"]] if "result" in answer else [], "answer": answer}
-        about["shown"] += [one["mime_type"] for one in answer["artifacts"]]
-        return Ran(seconds, answer["exit_code"], answer["stdout"], answer["stderr"], about)
+def ours_run(server: Server, session: str, code: str, **more: Any) -> Ran:
+    """A cell in a workspace of ours, over stdio."""
+    seconds, answer = server.call("execute_code", session_id=session, code=code, **more)
+    shown = [answer["result"]] if "result" in answer else []
+    shown += [one["mime_type"] for one in answer["artifacts"]]
+    return Ran(seconds, answer["exit_code"], answer["stdout"], answer["stderr"], {"shown": shown, "answer": answer})
 
 
-class Interactive:
-    """The package's session with a persistent interpreter."""
-
-    key = "peer"
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        worker.ask("open_interactive", name="cells")
-
-    def run(self, code: str) -> Ran:
-        return Ran(**self.worker.ask("run", name="cells", code=code))
+class Frame(Workload):
+    def check(self, ran: Ran) -> None:
+        shown = "".join(ran.about.get("shown", [])) or ran.stdout
+        right(ran.exit_code == 0 and ran.stdout.startswith("6\n") and "amount" in shown, ran)
 
 
-@dataclass(frozen=True)
-class Cell:
-    key: str
-    code: str
-    check: Callable[[Ran], None]
+class Chart(Workload):
+    def check(self, ran: Ran) -> None:
+        right(ran.exit_code == 0, ran)
+        if "shown" in ran.about:
+            right("image/png" in ran.about["shown"], ran)
 
 
-def prints(text: str) -> Callable[[Ran], None]:
-    return lambda ran: right((ran.exit_code, ran.stdout) == (0, text), ran)
+CELLS = [Workload("print", PRINT, "4\n"), Frame("frame", FRAME), Chart("chart", CHART)]
 
 
-def shows_frame(ran: Ran) -> None:
-    shown = "".join(ran.about.get("shown", [])) or ran.stdout
-    right(ran.exit_code == 0 and ran.stdout.startswith("6\n") and "amount" in shown, ran)
-
-
-def shows_chart(ran: Ran) -> None:
-    right(ran.exit_code == 0, ran)
-    if "shown" in ran.about:
-        right("image/png" in ran.about["shown"], ran)
-
-
-CELLS = [Cell("print", PRINT, prints("4\n")), Cell("frame", FRAME, shows_frame), Cell("chart", CHART, shows_chart)]
-
-
-def measure(bench: Bench, python: Path, iterations: int) -> dict[str, Any]:
-    server = bench.stack.enter_context(bench.server("cells", {"SANDBOX_POOL_SIZE": "1"}))
-    ours = Ours(server, bench.session("cells"))
-    ours.run(PRINT)
-    limits = engine.Limits.of(server.container_of(ours.session))
-    contestants: list[Contestant] = [ours, *others(bench, python, limits)]
+def measure(bench: Bench, iterations: int) -> dict[str, Any]:
+    server = bench.stack.enter_context(bench.server("cells", POOL))
+    ours = partial(ours_run, server, bench.session("cells"))
+    ours(PRINT)
+    limits = engine.Limits.of(server.container_of(bench.session("cells")))
+    runs = {"ours": ours} | others(bench, limits)
+    cells = [Row({key: partial(program, run, cell) for key, run in runs.items()}) for cell in CELLS]
     bench.step("every cell twice")
-    for contestant in contestants:
-        for cell in CELLS * 2:
-            cell.check(contestant.run(cell.code))
+    rounds(cells, 2, Samples())
     samples = Samples()
     bench.step(f"cells, {iterations} rounds")
-    for number in range(iterations):
-        for cell in CELLS:
-            for contestant in contestants[number % len(contestants) :] + contestants[: number % len(contestants)]:
-                time.sleep(GAP_S)
-                ran = contestant.run(cell.code)
-                cell.check(ran)
-                samples.add(cell.key, contestant.key, ran.seconds)
-        for key, seconds in alone(server, ours, number):
-            samples.add(key, "ours", seconds)
+    rounds([*cells, Row({"ours": partial(alone, server, ours)})], iterations, samples)
     found = {row: samples.of(row) for row in ROWS}
     return {"cells": found, "memory": memory(bench, server), "notes": bench.notes, "limits": limits.sentence()}
 
 
-def others(bench: Bench, python: Path, limits: engine.Limits) -> Iterator[Contestant]:
-    options = limits.options(bench.folder)
-    try:
-        packages = jupyter.install(python, bench.folder, limits.image)
-        found = jupyter.Jupyter(bench.run, bench.folder, limits.image, options, packages)
-        bench.stack.callback(found.worker.end)
-        yield found
-    except (Wrong, OSError, ValueError) as error:
-        bench.note(f"a Jupyter kernel does not work here and is left out: {error}")
-    if bench.venv is None:
-        bench.note("PyPI llm-sandbox was left out")
-        return
-    try:
-        worker = peer.start_worker(bench.venv / "bin/python", bench.folder, bench.run, limits)
-        bench.stack.callback(worker.end)
-        yield Interactive(worker)
-    except (Wrong, OSError) as error:
-        bench.note(f"InteractiveSandboxSession does not work here without a network and is left out: {error}")
+def others(bench: Bench, limits: engine.Limits) -> dict[str, Callable[[str], Ran]]:
+    def of_jupyter() -> Callable[[str], Ran]:
+        packages = jupyter.install(Path(sys.executable), bench.folder, limits.image)
+        kernel = jupyter.Jupyter(bench.run, bench.folder, limits.image, limits.options(bench.folder), packages)
+        bench.stack.callback(kernel.worker.end)
+        return kernel.run
+
+    def of_peer() -> Callable[[str], Ran]:
+        """The package's session with a persistent interpreter."""
+        worker = peer.start_worker(bench, limits)
+        worker.ask("open_interactive", name="cells")
+        return lambda code: Ran(**worker.ask("run", name="cells", code=code))
+
+    found = {
+        "jupyter": bench.optional("a Jupyter kernel", of_jupyter, wants_venv=False),
+        "peer": bench.optional("InteractiveSandboxSession of PyPI llm-sandbox", of_peer),
+    }
+    return {key: run for key, run in found.items() if run}
 
 
-def alone(server: Server, ours: Ours, number: int) -> Iterator[tuple[str, float]]:
+def alone(server: Server, ours: Callable[..., Ran], number: int) -> Figures:
     """Measures calls that the others do not have, or not in the same form."""
-    time.sleep(GAP_S)
-    ran = ours.server.call("execute_code", session_id=ours.session, language="javascript", code="console.log(2 + 2)")
-    right(ran[1]["stdout"] == "4\n", ran)
+    figures: Figures = {}
+    ran = ours("console.log(2 + 2)", language="javascript")
+    right(ran.stdout == "4\n", ran)
     if number:
         # The first call starts Node.
-        yield "javascript", ran[0]
+        figures["javascript"] = ran.seconds
     if number % 3:
-        return
+        return figures
     _, made = server.call("create_session")
     time.sleep(SETTLE_S)
-    first, answer = server.call("execute_code", session_id=made["session_id"], code=PRINT)
-    right(answer["stdout"] == "4\n", answer)
+    first = ours_run(server, made["session_id"], PRINT)
+    right(first.stdout == "4\n", first)
     server.close(made["session_id"])
-    yield "first", first
-    ours.run("count = 41")
+    ours("count = 41")
     time.sleep(GAP_S)
-    stopped = ours.run(SPIN, timeout=DEADLINE_S)
+    stopped = ours(SPIN, timeout=DEADLINE_S)
     right(stopped.about["answer"]["state"] == "rolled_back", stopped)
-    yield "rollback", stopped.seconds - DEADLINE_S
-    after = ours.run("print(count + 1)")
+    after = ours("print(count + 1)")
     right(after.stdout == "42\n", after)
-    yield "after", after.seconds
+    return figures | {"first": first.seconds, "rollback": stopped.seconds - DEADLINE_S, "after": after.seconds}
 
 
 def memory(bench: Bench, server: Server) -> dict[str, Any]:
     """Memory of a session without a workspace, and of the same session after some cells."""
-    ours = Ours(server, bench.session("memory"))
-    server.call("run_python", session_id=ours.session, code=PRINT)
-    container = server.container_of(ours.session)
-    engine.until_still([container])
-    idle = engine.memory(container)
+    session = bench.session("memory")
+    server.call("run_python", session_id=session, code=PRINT)
+    idle = engine.still_memory(server.container_of(session))
     for number in range(8):
-        ours.run(f"value_{number} = {number}\n{PRINT}")
-    engine.until_still([container])
-    workspace = engine.memory(container)
-    server.close(ours.session)
+        ours_run(server, session, f"value_{number} = {number}\n{PRINT}")
+    workspace = engine.still_memory(server.container_of(session))
+    server.close(session)
     return {"session": idle.report(), "workspace": workspace.report()}
 
 
@@ -207,20 +160,11 @@ def markdown(results: dict[str, Any]) -> str:
         ratio = f", {found['median'] / ours['median']:.1f}x" if key != "ours" and ours else ""
         return f"{found['median']:.1f} ms{ratio}"
 
-    lines = [f"| | ours | {' | '.join(OTHERS.values())} |", "| --- | ---: | ---: | ---: |"]
-    lines += [
-        f"| {title} | {' | '.join(shown(row, key) for key in ('ours', *OTHERS))} |"
-        for row, title in ROWS.items()
-        if results["cells"][row]
-    ]
+    rows = [[ROWS[row], *(shown(row, key) for key in ("ours", *OTHERS))] for row in ROWS if results["cells"][row]]
     session, workspace = (results["memory"][key]["mb"] for key in ("session", "workspace"))
-    lines += ["", f"Memory of an idle session: {session:.0f} MB; after eight cells, with five to take back: {workspace:.0f} MB."]
-    return "\n".join(lines)
+    memory = f"Memory of an idle session: {session:.0f} MB; after eight cells, with five to take back: {workspace:.0f} MB."
+    return f"{report.table(['', 'ours', *OTHERS.values()], rows)}\n{memory}"
 
 
 def where(results: dict[str, Any]) -> str:
-    machine = results["machine"]
-    return (
-        f"Medians of the whole call as its client sees it, in turns; {machine['cpu']}, {machine['cores']} cores, "
-        f"{results['date'][:10]}. {'; '.join(jupyter.SETTINGS)}."
-    )
+    return f"Medians of the whole call as its client sees it, in turns; {report.where(results)}. {'; '.join(jupyter.SETTINGS)}."

@@ -12,17 +12,19 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import engine
 import peer
-from lineup import Bench
-from measure import GAP_S, Ran, Samples, Wrong, right
+import report
+from lineup import POOL, Bench
+from measure import GAP_S, Ran, Samples, right
+from rows import Figures, Row, program, rounds
 from server import Ours, Server, environment
 from worker import Worker
-from workloads import BY_KEY
+from workloads import BY_KEY, PRINT
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "demo/tools"
@@ -39,7 +41,7 @@ ROWS = {
     "rollback": "a cell that is stopped after a second, beyond that second",
 }
 CONTESTANTS = {"wasm": "embedded", "docker": "Docker", "peer": "PyPI llm-sandbox", "wasmtime": "PyPI wasmtime"}
-SETTINGS = {"SANDBOX_POOL_SIZE": "1", "SANDBOX_MAX_SESSIONS": "2000", "SANDBOX_MAX_SESSIONS_PER_CLIENT": "2000"}
+SETTINGS = POOL | {"SANDBOX_MAX_SESSIONS": "2000", "SANDBOX_MAX_SESSIONS_PER_CLIENT": "2000"}
 SETTINGS |= {"SANDBOX_SESSION_TTL_M": "600", "SANDBOX_EVICT_IDLE_M": "0"}
 
 SETTLE_S = 2
@@ -66,91 +68,72 @@ print(round(pi, 9))
 """
 
 
-@dataclass(frozen=True)
-class Contestant:
-    key: str
-    run: Callable[[str], Ran]
-
-
 def measure(bench: Bench, iterations: int, many: int) -> dict[str, Any]:
     stack = bench.stack
     wasm = stack.enter_context(bench.server("wasm", SETTINGS | {"SANDBOX_ENGINE": "wasm"}))
-    docker = stack.enter_context(bench.server("docker", {"SANDBOX_ENGINE": "docker", "SANDBOX_POOL_SIZE": "1"}))
-    ours = Ours(docker, bench.session("docker"))
-    BY_KEY["print"].check(ours.run(BY_KEY["print"].code))
-    limits = engine.Limits.of(docker.container_of(ours.session))
-    contestants = [Contestant("wasm", Ours(wasm, bench.session("wasm")).run), Contestant("docker", ours.run)]
-    contestants += others(bench, limits)
+    docker = stack.enter_context(bench.server("docker", POOL | {"SANDBOX_ENGINE": "docker"}))
+    servers = {"wasm": wasm, "docker": docker}
+    runs = {key: Ours(server, bench.session(key)).run for key, server in servers.items()}
+    BY_KEY["print"].check(runs["docker"](PRINT))
+    limits = engine.Limits.of(docker.container_of(bench.session("docker")))
+    runs |= others(bench, limits)
+    # The Python of `wasmtime` has no libraries.
+    rows = [
+        Row({key: partial(program, run, BY_KEY[row]) for key, run in runs.items() if key != "wasmtime" or row == "print"})
+        for row in ("print", "pandas", "matplotlib")
+    ]
+    rows.append(Row({key: partial(cells, server, bench.session(key)) for key, server in servers.items()}))
+    rounds(rows, 1, Samples())
     samples = Samples()
     bench.step(f"programs, {iterations} rounds")
-    for number in range(-1, iterations):
-        for row in ("print", "pandas", "matplotlib"):
-            turn = number % len(contestants)
-            for contestant in contestants[turn:] + contestants[:turn]:
-                if contestant.key == "wasmtime" and row != "print":
-                    continue
-                time.sleep(GAP_S)
-                ran = contestant.run(BY_KEY[row].code)
-                BY_KEY[row].check(ran)
-                if number >= 0:
-                    samples.add(row, contestant.key, ran.seconds)
-        for key, server in (("wasm", wasm), ("docker", docker)):
-            for row, seconds in cells(server, bench.session(key), number):
-                if number >= 0:
-                    samples.add(row, key, seconds)
+    rounds(rows, iterations, samples)
     found: dict[str, Any] = {"latency": {row: samples.of(row) for row in ROWS}}
     found["sizes"] = sizes(bench, wasm, many)
     found["tools"] = tools(bench, iterations)
     return found | {"notes": bench.notes}
 
 
-def others(bench: Bench, limits: engine.Limits) -> list[Contestant]:
-    found = []
-    if bench.venv is None:
-        bench.note("PyPI llm-sandbox and wasmtime were left out")
-        return found
-    python = bench.venv / "bin/python"
-    try:
-        worker = peer.start_worker(python, bench.folder, bench.run, limits)
-        bench.stack.callback(worker.end)
-        found.append(Contestant("peer", peer.Peer(worker, bench.folder).run))
-    except (Wrong, OSError) as error:
-        bench.note(f"PyPI llm-sandbox does not work here and is left out: {error}")
-    try:
-        script = Path(__file__).with_name("wasmtime_worker.py")
-        plain = Worker([str(python), str(script)], bench.folder / "wasmtime.log")
+def others(bench: Bench, limits: engine.Limits) -> dict[str, Callable[[str], Ran]]:
+    def of_peer() -> Callable[[str], Ran]:
+        return peer.Peer(peer.start_worker(bench, limits), bench.folder).run
+
+    def of_wasmtime() -> Callable[[str], Ran]:
+        assert bench.venv
+        plain = Worker.script(bench.venv / "bin/python", "wasmtime_worker.py", bench.folder)
         bench.stack.callback(plain.end)
         plain.ask("load", module=str(TOOLS / "out/python-3.12.0.wasm"))
-        found.append(Contestant("wasmtime", lambda code: Ran(**plain.ask("run", code=code))))
-    except (Wrong, OSError) as error:
-        bench.note(f"PyPI wasmtime does not work here and is left out: {error}")
-    return found
+        return lambda code: Ran(**plain.ask("run", code=code))
+
+    found = {
+        "peer": bench.optional("PyPI llm-sandbox", of_peer),
+        "wasmtime": bench.optional("PyPI wasmtime", of_wasmtime),
+    }
+    return {key: run for key, run in found.items() if run}
 
 
-def cells(server: Server, session: str, number: int) -> list[tuple[str, float]]:
+def cells(server: Server, session: str, number: int) -> Figures:
     """Measures calls that the others do not have, or not in the same form."""
-    found = []
-    for row, code, language in (("cell", "print(2+2)", "python"), ("javascript", "console.log(2 + 2)", "javascript")):
-        time.sleep(GAP_S)
-        seconds, answer = server.call("execute_code", session_id=session, language=language, code=code)
+
+    def cell(tool: str = "execute_code", **more: Any) -> tuple[float, dict[str, Any]]:
+        seconds, answer = server.call(tool, **more)
         right(answer["stdout"] == "4\n", answer)
-        found.append((row, seconds))
-        for _ in range(3):
-            seconds, answer = server.call("execute_code", session_id=session, language=language, code=code)
-            right(answer["stdout"] == "4\n", answer)
-        found.append((f"{row} again", seconds))
+        return seconds, answer
+
+    figures: Figures = {}
+    for row, code, language in (("cell", PRINT, "python"), ("javascript", "console.log(2 + 2)", "javascript")):
+        time.sleep(GAP_S)
+        times = [cell(session_id=session, language=language, code=code)[0] for _ in range(4)]
+        figures |= {row: times[0], f"{row} again": times[-1]}
     if number % 5 == 0:
         # Until the next pooled sandbox is ready.
         time.sleep(SETTLE_S)
-        seconds, answer = server.call("run_python", code="print(2+2)")
-        right(answer["stdout"] == "4\n", answer)
+        figures["first"], answer = cell("run_python", code=PRINT)
         server.close(answer["session_id"])
-        found.append(("first", seconds))
         server.call("execute_code", session_id=session, code="count = 41")
         seconds, answer = server.call("execute_code", session_id=session, code="while True: pass", timeout=1)
         right(answer["state"] == "rolled_back", answer)
-        found.append(("rollback", seconds - 1))
-    return found
+        figures["rollback"] = seconds - 1
+    return figures
 
 
 def private_bytes(server: Server) -> list[int]:
@@ -280,34 +263,31 @@ def ms(figure: float) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    rows = [f"| | {' | '.join(CONTESTANTS.values())} |", "| --- | ---: | ---: | ---: | ---: |"]
-    for row, title in ROWS.items():
+    def shown(row: str, key: str) -> str:
         found = results["latency"][row]
-        ours = found["wasm"]["median"]
-        cells = []
-        for key in CONTESTANTS:
-            figure = found.get(key)
-            ratio = f", {figure['median'] / ours:.1f}x" if figure and key != "wasm" else ""
-            cells.append(f"{ms(figure['median'])}{ratio}" if figure else "-")
-        rows.append(f"| {title} | {' | '.join(cells)} |")
+        if key not in found:
+            return "-"
+        ratio = f", {found[key]['median'] / found['wasm']['median']:.1f}x" if key != "wasm" else ""
+        return f"{ms(found[key]['median'])}{ratio}"
+
+    rows = [[title, *(shown(row, key) for key in CONTESTANTS)] for row, title in ROWS.items()]
     sizes = results["sizes"]
     many = (
         f"{sizes['many']:,} sessions open at once, with a variable in each: {sizes['session_mb']:g} MB of memory each "
         f"that is not shared, {sizes['all_gb']:g} GB in all; {sizes['opened_per_second']:g} sessions opened a second, "
         f"{sizes['cells_per_second']:g} cells a second, one after another."
     )
-    return "\n".join([*rows, "", many])
+    return f"{report.table(['', *CONTESTANTS.values()], rows)}\n{many}"
 
 
 def tools_markdown(results: dict[str, Any]) -> str:
-    rows = ["| round trip | published | ours |", "| --- | ---: | ---: |"]
-    for row, published in PUBLISHED.items():
+    def ours(row: str, published: float) -> str:
         found = results["tools"].get(row)
-        ours = f"{ms(found['median'])}, {published / found['median']:.0f}x faster" if found else "-"
-        rows.append(f"| {row} | {ms(published)} | {ours} |")
-    return "\n".join(rows)
+        return f"{ms(found['median'])}, {published / found['median']:.0f}x faster" if found else "-"
+
+    rows = [[row, ms(published), ours(row, published)] for row, published in PUBLISHED.items()]
+    return report.table(["round trip", "published", "ours"], rows).rstrip()
 
 
 def where(results: dict[str, Any]) -> str:
-    machine = results["machine"]
-    return f"Medians, in turns; {machine['cpu']}, {machine['cores']} cores, {results['date'][:10]}."
+    return f"Medians, in turns; {report.where(results)}."

@@ -234,6 +234,12 @@ def until_still(ids: list[str], patience_s: float = 15) -> None:
         time.sleep(0.3)
 
 
+def still_memory(container: str) -> Memory:
+    """The memory of a container that has loaded everything that it loads ahead."""
+    until_still([container])
+    return memory(container)
+
+
 def versions() -> dict[str, str]:
     template = "{{.Client.Version}}|{{.Server.Version}}|{{.Server.APIVersion}}"
     client, server, api = docker("version", "--format", template).decode().strip().split("|")

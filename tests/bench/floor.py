@@ -46,11 +46,9 @@ class Warm:
     """The warm process in its container."""
 
     def __init__(self, run: str, folder: Path, image: str, options: list[str]) -> None:
-        script = Path(__file__).with_name("floor_worker.py").read_text()
         self.container = f"llm-sandbox-bench-floor-{run}"
-        labelled = ["--interactive", "--rm", f"--name={self.container}", f"--label={LABEL}={run}", *options]
-        command = ["docker", "run", *labelled, "--entrypoint=python3", image, "-c", script]
-        self.worker = Worker(command, folder / "floor.log")
+        labelled = [f"--label={LABEL}={run}", *options]
+        self.worker = Worker.contained("floor_worker.py", self.container, labelled, image, folder)
         # The answer shows that the container has started.
         self.worker.ask("warm", code="")
         write = f"cat > /mnt/data/{TABLE}"

@@ -7,7 +7,6 @@ or of a child prepared further, can be faster. The time is measured in this proc
 """
 
 import gc
-import json
 import os
 import shutil
 import sys
@@ -15,9 +14,10 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from answers import Answer, answer_questions
 
 
 def warm(code: str) -> Answer:
@@ -97,21 +97,9 @@ def run_ahead(waiting: list[Child], code: str) -> Answer:
     return outputs | child.ended() | {"seconds": seconds}
 
 
-def main() -> None:
+if __name__ == "__main__":
     shutil.copytree("/opt/sandbox/home", os.environ["HOME"], dirs_exist_ok=True)
-    # The output of programs during the warm-up must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
     waiting: list[Child] = []
     commands: dict[str, Callable[..., Answer]] = {"warm": warm, "freeze": freeze}
     commands |= {"run": run, "run_ahead": partial(run_ahead, waiting)}
-    for line in sys.stdin:
-        question = json.loads(line)
-        do = question.pop("do")
-        answers.write(json.dumps(commands[do](**question)) + "\n")
-        if do in ("freeze", "run_ahead"):
-            waiting.append(Child())
-
-
-if __name__ == "__main__":
-    main()
+    answer_questions(commands.__getitem__, lambda do: waiting.append(Child()) if do in ("freeze", "run_ahead") else None)

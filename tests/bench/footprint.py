@@ -15,9 +15,7 @@ ASLEEP_S = 4
 def warm(server: Server, session: str) -> engine.Memory:
     """The stable memory of a new session after its first small program."""
     BY_KEY["print"].check(Ours(server, session).run(BY_KEY["print"].code))
-    container = server.container_of(session)
-    engine.until_still([container])
-    found = engine.memory(container)
+    found = engine.still_memory(server.container_of(session))
     server.close(session)
     return found
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import engine
 from measure import Wrong
@@ -26,10 +25,9 @@ def descriptors(container: str) -> tuple[str, str]:
 
 
 def look(server: Server, container: str, runs: int, seconds: float) -> list[str]:
-    engine.until_still([container])
+    used = f"{engine.still_memory(container).used / 1e6:.1f} MB"
     resident, own = server.figures()
     fds, processes = descriptors(container)
-    used = f"{engine.memory(container).used / 1e6:.1f} MB"
     rate = f"{runs / seconds:.1f}" if runs else ""
     return [f"{runs:,}", f"{resident * 1024 / 1e6:.1f} MB", str(own), used, fds, processes, rate]
 
@@ -53,11 +51,6 @@ def grow(server: Server, session: str, runs: int, progress: Callable[[str], None
             lines.append(look(server, container, number, seconds))
             progress("  ".join(lines[-1]))
     return lines, wrong
-
-
-def markdown(lines: list[list[str]]) -> str:
-    rows: list[Any] = [COLUMNS, ["---:"] * len(COLUMNS), *lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def sentence(lines: list[list[str]], wrong: int) -> str:

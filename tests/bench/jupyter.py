@@ -26,21 +26,14 @@ class Jupyter:
     key = "jupyter"
 
     def __init__(self, run: str, folder: Path, image: str, options: list[str], packages: Path) -> None:
-        script = Path(__file__).with_name("jupyter_worker.py").read_text()
-        self.container = f"llm-sandbox-bench-jupyter-{run}"
-        labelled = ["--interactive", "--rm", f"--name={self.container}", f"--label={LABEL}={run}", *options]
         mounted = [f"--volume={packages}:{PACKAGES}:ro", f"--env=PYTHONPATH={PACKAGES}"]
-        labelled = [with_more_calls(option, folder) for option in labelled]
-        command = ["docker", "run", *labelled, *mounted, "--entrypoint=python3", image, "-c", script]
-        self.worker = Worker(command, folder / "jupyter.log")
+        wider = [f"--label={LABEL}={run}", *(with_more_calls(option, folder) for option in options), *mounted]
+        name = f"llm-sandbox-bench-jupyter-{run}"
+        self.worker = Worker.contained("jupyter_worker.py", name, wider, image, folder)
         self.worker.ask("start")
 
     def run(self, code: str) -> Ran:
         return Ran(**self.worker.ask("run", code=code))
-
-    def first(self, code: str) -> Ran:
-        """Runs a program in a new kernel: from its start to the answer."""
-        return Ran(**self.worker.ask("first", code=code))
 
 
 def with_more_calls(option: str, folder: Path) -> str:

@@ -1,18 +1,17 @@
 """Runs inside a container of the same image, beside a Jupyter kernel: sends cells with Jupyter's own client, and times
 the client's call."""
 
-import json
 import os
 import shutil
-import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from answers import Answer, answer_questions
 
 
 class Kernel:
-    def __init__(self) -> None:
+    def start(self) -> Answer:
         from jupyter_client.manager import KernelManager
 
         # The image's own setting would override the kernel's.
@@ -25,6 +24,7 @@ class Kernel:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=120)
+        return {}
 
     def run(self, code: str) -> Answer:
         said: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -57,40 +57,10 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-def first(code: str) -> Answer:
-    """Runs a program in a new kernel: from its start to the answer."""
-    begun = time.perf_counter()
-    kernel = Kernel()
-    answer = kernel.run(code)
-    seconds = time.perf_counter() - begun
-    kernel.end()
-    return answer | {"seconds": seconds}
-
-
-def main() -> None:
-    shutil.copytree("/opt/sandbox/home", os.environ["HOME"], dirs_exist_ok=True)
-    # Output of this process must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    kernel = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        do = question.pop("do")
-        try:
-            if do == "start":
-                kernel = Kernel()
-                answer: Answer = {}
-            elif do == "first":
-                answer = first(**question)
-            else:
-                assert kernel
-                answer = kernel.run(**question)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
-        answers.write(json.dumps(answer) + "\n")
-    if kernel:
-        kernel.end()
-
-
 if __name__ == "__main__":
-    main()
+    shutil.copytree("/opt/sandbox/home", os.environ["HOME"], dirs_exist_ok=True)
+    kernel = Kernel()
+    try:
+        answer_questions(lambda do: getattr(kernel, do))
+    finally:
+        kernel.end()

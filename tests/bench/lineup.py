@@ -7,10 +7,11 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import engine
 import floor
@@ -20,6 +21,7 @@ from server import Ours, Server, accepts
 from workloads import BY_KEY
 
 POOL = {"SANDBOX_POOL_SIZE": "1"}
+T = TypeVar("T")
 
 
 class Bench:
@@ -43,6 +45,17 @@ class Bench:
     def note(self, text: str) -> None:
         self.notes.append(text)
         self.step(f"note: {text}")
+
+    def optional(self, name: str, start: Callable[[], T], wants_venv: bool = True) -> T | None:
+        """A contestant, or None if it is not installed or does not work."""
+        if wants_venv and self.venv is None:
+            self.note(f"{name} was left out")
+            return None
+        try:
+            return start()
+        except (Wrong, OSError, ValueError) as error:
+            self.note(f"{name} does not work here and is left out: {error}")
+            return None
 
     def session(self, name: str) -> str:
         """A name that no other run uses."""
@@ -121,16 +134,11 @@ def pool_fills(bench: Bench, server: Server) -> bool:
 
 
 def start_peer(bench: Bench, limits: engine.Limits) -> peer.Peer | None:
-    """Starts the package; None if it is not installed or does not work."""
-    if bench.venv is None:
-        bench.note("PyPI llm-sandbox was left out")
-        return None
-    try:
-        worker = peer.start_worker(bench.venv / "bin/python", bench.folder, bench.run, limits)
-        bench.stack.callback(worker.end)
-        found = peer.Peer(worker, bench.folder)
+    """Starts the package, and checks that it works."""
+
+    def start() -> peer.Peer:
+        found = peer.Peer(peer.start_worker(bench, limits), bench.folder)
         peer.prove(found)
-    except (Wrong, OSError) as error:
-        bench.note(f"PyPI llm-sandbox does not work here and is left out: {error}")
-        return None
-    return found
+        return found
+
+    return bench.optional("PyPI llm-sandbox", start)

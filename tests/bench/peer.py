@@ -97,11 +97,12 @@ class Peer:
         return str(answer["stdout"]).split()[0]
 
 
-def start_worker(python: Path, folder: Path, run: str, limits: Limits) -> Worker:
-    script = Path(__file__).with_name("peer_worker.py")
-    worker = Worker([str(python), str(script)], folder / "peer.log")
+def start_worker(bench: Any, limits: Limits) -> Worker:
+    """Starts the worker of a `lineup.Bench`, which ends with it."""
+    worker = Worker.script(bench.venv / "bin/python", "peer_worker.py", bench.folder)
+    bench.stack.callback(worker.end)
     ulimits = [{"name": one["Name"], "soft": one["Soft"], "hard": one["Hard"]} for one in limits.host["Ulimits"]]
-    worker.ask("configure", image=limits.image, settings=runtime_configs(run, limits), ulimits=ulimits)
+    worker.ask("configure", image=limits.image, settings=runtime_configs(bench.run, limits), ulimits=ulimits)
     return worker
 
 

@@ -7,15 +7,15 @@ import base64
 import json
 import random
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from engine import DockerExec, docker, sha256, until_still
 from lineup import Bench, Lineup
-from measure import Contestant, Wrong, right
+from measure import Contestant, right
 from peer import Peer
 from server import Ours, Server, content, fetched
 from workloads import BY_KEY, Workload
@@ -64,28 +64,14 @@ def docker_parallel(contestants: Sequence[DockerExec]) -> Parallel:
     """A thread for each container, which mostly waits for its client."""
 
     def measure(workload: Workload, runs: int) -> float:
-        ready = threading.Barrier(len(contestants) + 1)
-        wrong: list[Exception] = []
-
         def work(contestant: DockerExec) -> None:
-            ready.wait()
-            try:
-                for _ in range(runs):
-                    workload.check(contestant.run(workload.code))
-            except Exception as error:
-                wrong.append(error)
+            for _ in range(runs):
+                workload.check(contestant.run(workload.code))
 
-        threads = [threading.Thread(target=work, args=(one,)) for one in contestants]
-        for thread in threads:
-            thread.start()
-        ready.wait()
-        begun = time.perf_counter()
-        for thread in threads:
-            thread.join()
-        seconds = time.perf_counter() - begun
-        if wrong:
-            raise Wrong(workload.key, wrong[0])
-        return seconds
+        with ThreadPoolExecutor(len(contestants)) as threads:
+            begun = time.perf_counter()
+            list(threads.map(work, contestants))
+            return time.perf_counter() - begun
 
     return measure
 

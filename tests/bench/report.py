@@ -240,11 +240,14 @@ def page(results: Results) -> str:
     return "\n".join(parts)
 
 
+def where(results: Results) -> str:
+    machine = results["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores, {results['date'][:10]}"
+
+
 def front(results: Results) -> str:
     """The rows of README, with machine and date."""
-    machine = results["machine"]
-    where = f"{machine['cpu']}, {machine['cores']} cores, {results['date'][:10]}"
-    return f"{short(results, FRONT)}\nMedians of the whole call as its client sees it; {where}."
+    return f"{short(results, FRONT)}\nMedians of the whole call as its client sees it; {where(results)}."
 
 
 def measured() -> ModuleType:

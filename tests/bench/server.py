@@ -10,7 +10,6 @@ import http.client
 import itertools
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from urllib.parse import urlsplit
 
 import engine
 from measure import Ran, Wrong, right
+from worker import PATIENCE_S, Process
 
-PATIENCE_S = 300
 BAD_SETTINGS = 64
 
 
@@ -46,58 +45,38 @@ class Refused(Wrong):
     """An error of a tool."""
 
 
-class Server:
+class Server(Process):
     """A server process with its only client."""
 
     def __init__(self, binary: Path, folder: Path, name: str, settings: dict[str, str]) -> None:
         self.log = folder / f"{name}.log"
         logging = {"SANDBOX_LOG_FILE": str(self.log), "SANDBOX_LOG_FORMAT": "json"}
-        self._stderr = open(folder / f"{name}.stderr", "wb")
-        self.process = subprocess.Popen(
-            [binary],
-            cwd=folder,
-            env=environment(logging | settings, folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            bufsize=0,
-            # The harness handles Ctrl-C: a server ends when its input does, with all its containers.
-            start_new_session=True,
-        )
-        assert self.process.stdin and self.process.stdout
-        self._input, self._output = self.process.stdin.fileno(), self.process.stdout.fileno()
-        self._poll = select.poll()
-        self._poll.register(self._output, select.POLLIN)
+        env = environment(logging | settings, folder)
+        super().__init__([binary], folder / f"{name}.stderr", cwd=folder, env=env)
         self._ids = itertools.count(1)
-        self._read = bytearray()
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
         self.receive(self.send("initialize", hello))
-        self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        self.write_line(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
 
-    def _write(self, message: dict[str, Any]) -> None:
-        self.write_line(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-
-    def write_line(self, line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._input, rest) :]
+    def request(self, method: str, params: dict[str, Any]) -> tuple[int, bytes]:
+        """A request as a line, and the id of its answer."""
+        number = next(self._ids)
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        return number, json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
     def message(self, tool: str, **arguments: Any) -> tuple[int, bytes]:
         """A call as a line, and the id of its answer."""
-        number = next(self._ids)
-        params = {"name": tool, "arguments": arguments}
-        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-        return number, json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        return self.request("tools/call", {"name": tool, "arguments": arguments})
 
     def send(self, method: str, params: dict[str, Any]) -> int:
-        number = next(self._ids)
-        self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        number, line = self.request(method, params)
+        self.write_line(line)
         return number
 
     def receive_any(self) -> dict[str, Any]:
         """The next answer to any request."""
         while True:
-            message: dict[str, Any] = json.loads(self._line())
+            message: dict[str, Any] = json.loads(self.line())
             if "id" in message:
                 return message
 
@@ -106,20 +85,6 @@ class Server:
         right(message["id"] == number and "result" in message, "not the answer", str(message)[:500])
         result: dict[str, Any] = message["result"]
         return result
-
-    def _line(self) -> bytes:
-        searched = 0
-        while (end := self._read.find(b"\n", searched)) < 0:
-            searched = len(self._read)
-            if not self._poll.poll(PATIENCE_S * 1000):
-                raise Wrong("the server does not answer")
-            piece = os.read(self._output, 1 << 16)
-            if not piece:
-                raise Wrong("the server has ended", self.process.wait(PATIENCE_S))
-            self._read += piece
-        line = bytes(self._read[:end])
-        del self._read[: end + 1]
-        return line
 
     def call(self, tool: str, **arguments: Any) -> tuple[float, dict[str, Any]]:
         """A tool call that must succeed: its seconds and its result."""
@@ -159,18 +124,6 @@ class Server:
         folder = Path(f"/proc/{self.process.pid}")
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         return int(status["VmRSS"].split()[0]), len(list((folder / "fd").iterdir()))
-
-    def end(self) -> int:
-        """Ends the server as a client does; returns its exit code."""
-        if self.process.stdin and not self.process.stdin.closed:
-            self.process.stdin.close()
-        try:
-            code = self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = self.process.wait()
-        self._stderr.close()
-        return code
 
     def calls_logged(self) -> dict[str, dict[str, Any]]:
         """Log lines of calls, by run."""

@@ -4,16 +4,13 @@ once, with a new instance for each program.
 Only making the instance and running it are timed.
 """
 
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import wasmtime
 
-Answer = dict[str, Any]
+from answers import Answer, answer_questions
 
 
 class Plain:
@@ -45,16 +42,6 @@ class Plain:
         return {"seconds": time.perf_counter() - begun, "exit_code": exit_code, "stdout": text, "stderr": ""}
 
 
-def main() -> None:
-    plain = Plain()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            answer = getattr(plain, asked.pop("do"))(**asked)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    plain = Plain()
+    answer_questions(lambda do: getattr(plain, do))

@@ -80,7 +80,6 @@ def totals(csv: bytes) -> str:
 @dataclass(frozen=True)
 class Workload:
     key: str
-    title: str
     code: str
     stdout: str = ""
     draws: bool = False
@@ -106,11 +105,11 @@ def check_picture(content: bytes) -> None:
 
 
 WORKLOADS = [
-    Workload("print", "print(2+2)", PRINT, "4\n"),
-    Workload("pandas", "small pandas", PANDAS, "6\n"),
-    Workload("group_by", "group-by over a 20 KB CSV", GROUP_BY, totals(table())),
-    Failing("traceback", "a traceback", TRACEBACK),
-    Workload("matplotlib", "matplotlib PNG", MATPLOTLIB, draws=True, every=2),
-    Workload("seaborn", "seaborn PNG", SEABORN, draws=True, every=2),
+    Workload("print", PRINT, "4\n"),
+    Workload("pandas", PANDAS, "6\n"),
+    Workload("group_by", GROUP_BY, totals(table())),
+    Failing("traceback", TRACEBACK),
+    Workload("matplotlib", MATPLOTLIB, draws=True, every=2),
+    Workload("seaborn", SEABORN, draws=True, every=2),
 ]
 BY_KEY = {workload.key: workload for workload in WORKLOADS}

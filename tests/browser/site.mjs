@@ -1,56 +1,25 @@
 // The server under test with files in it, and a site that passes them on with headers left out: what
 // the browser does without a header shows what the header is for, and that the test would notice.
-import { spawn } from "node:child_process";
-import { mkdtemp, rm } from "node:fs/promises";
 import http from "node:http";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { createInterface } from "node:readline";
 
+import { Stdio } from "../server.mjs";
 import { within } from "./chromium.mjs";
 
 /** The server, its sandboxes plain processes: where files come from makes no difference here. */
-export class Server {
-  #last = 0;
-  #calls = new Map();
-
-  static async start(binary) {
-    const server = new Server();
-    server.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-browser-"));
-    server.process = spawn(binary, ["--no-isolation"], {
-      cwd: server.folder,
-      env: { ...process.env, SANDBOX_HTTP_PORT: "0", SANDBOX_LOG_FILE: "", SANDBOX_LOG_LEVEL: "ERROR" },
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    server.ended = new Promise((resolve) => server.process.on("exit", resolve));
-    createInterface({ input: server.process.stdout }).on("line", (line) => {
-      const message = JSON.parse(line);
-      server.#calls.get(message.id)?.(message);
-    });
-    await server.request("initialize", {
-      protocolVersion: "2025-11-25",
-      capabilities: {},
-      clientInfo: { name: "browser-test", version: "1" },
-    });
-    server.#write({ method: "notifications/initialized" });
-    return server;
-  }
-
-  #write(message) {
-    this.process.stdin.write(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n");
+export class Server extends Stdio {
+  static start(binary) {
+    return super.start(binary, {}, ["--no-isolation"]);
   }
 
   request(method, params) {
-    const id = ++this.#last;
-    const answer = new Promise((resolve) => this.#calls.set(id, resolve));
-    this.#write({ id, method, params });
-    return within(answer, method);
+    return within(super.request(method, params), method);
   }
 
+  /** The answer of a call, which must succeed. */
   async call(tool, args) {
-    const { result } = await this.request("tools/call", { name: tool, arguments: args });
-    if (!result || result.isError) throw new Error(`${tool}: ${JSON.stringify(result)}`);
-    return result.structuredContent;
+    const { isError, content, structuredContent } = await super.call(tool, args);
+    if (isError) throw new Error(`${tool}: ${JSON.stringify(content)}`);
+    return structuredContent;
   }
 
   /** Uploads files and gives their addresses by name. */
@@ -63,12 +32,6 @@ export class Server {
     const { artifacts, download_url_template: any } = await this.call("list_artifacts", { session_id });
     const named = (filename) => any.replace("{filename}", encodeURI(filename));
     return new Map(artifacts.map(({ filename, download_url }) => [filename, download_url ?? named(filename)]));
-  }
-
-  async close() {
-    this.process.stdin.end();
-    await within(this.ended, "the server's end").catch(() => this.process.kill("SIGKILL"));
-    await rm(this.folder, { recursive: true, force: true });
   }
 }
 

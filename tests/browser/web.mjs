@@ -1,35 +1,26 @@
 // A server over HTTP of its own, its sandboxes plain processes, and a client that makes things happen
 // there.
-import { spawn } from "node:child_process";
-import { mkdtemp, rm } from "node:fs/promises";
 import { createServer } from "node:net";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { resolve } from "node:path";
 
+import { Server } from "../server.mjs";
 import { within } from "./chromium.mjs";
 
 const VERSION = "2026-07-28";
 
-export class Web {
+export class Web extends Server {
   static async start(binary, { tokens = "", args = ["--no-isolation"], more = {} } = {}) {
     const web = new Web();
     web.token = tokens.split(",")[0].split(":")[1];
-    web.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-page-"));
     const port = await freePort();
     web.base = `http://127.0.0.1:${port}`;
     const settings = {
       SANDBOX_HTTP_PORT: String(port),
-      SANDBOX_LOG_FILE: "",
       SANDBOX_LOG_LEVEL: "ERROR",
       ...(tokens ? { SANDBOX_AUTH_TOKENS: tokens } : {}),
       ...more,
     };
-    web.process = spawn(resolve(binary), ["serve", "--http", ...args], {
-      cwd: web.folder,
-      env: { ...process.env, ...settings },
-      stdio: ["ignore", "ignore", "inherit"],
-    });
-    web.ended = new Promise((resolve) => web.process.on("exit", resolve));
+    await web.spawn(resolve(binary), ["serve", "--http", ...args], settings, ["ignore", "ignore", "inherit"]);
     await within(web.#answers(), "the server's first answer");
     return web;
   }
@@ -77,12 +68,6 @@ export class Web {
 
   run(session_id, code, more = {}) {
     return this.call("run_python", { session_id, code, ...more });
-  }
-
-  async close() {
-    this.process.kill("SIGTERM");
-    await within(this.ended, "the server's end").catch(() => this.process.kill("SIGKILL"));
-    await rm(this.folder, { recursive: true, force: true });
   }
 }
 

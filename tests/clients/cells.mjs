@@ -6,7 +6,7 @@
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { check, equal, ok } from "./check.mjs";
-import { answerOf, download, pngSize, refusal, withClient } from "./job.mjs";
+import { answerOf, download, isAsWanted, pngSize, refusal, withClient } from "./job.mjs";
 import { answerValidator } from "./schema.mjs";
 import { BEN } from "./server.mjs";
 
@@ -52,14 +52,6 @@ async function cells(client, say) {
   await say("the workspace is closed as any session is", async () => {
     equal(answerOf(await client.callTool("destroy_session", { session_id }))[0].status, "destroyed");
   });
-}
-
-/** What a step says of the JSON of its answer. */
-export function isAsWanted(answer, { is, absent = [], holds = {} }) {
-  const found = Object.fromEntries(Object.keys(is).map((field) => [field, answer[field]]));
-  equal(found, is, JSON.stringify(answer));
-  for (const field of absent) ok(!(field in answer), `${field} in ${JSON.stringify(answer)}`);
-  for (const [field, part] of Object.entries(holds)) ok(answer[field].includes(part), answer[field]);
 }
 
 async function charts(names, { session_id, artifacts = [] }, images, links) {

@@ -14,7 +14,7 @@ import anyio
 from jsonschema import Draft202012Validator
 from mcp import Client
 
-from job import Json, Reply, answer_of, as_json, decoded, equal, expect, fetch, png_size, refusal
+from job import Json, Reply, answer_of, as_json, decoded, equal, expect, fetch, is_as_wanted, png_size, refusal
 
 Say: TypeAlias = Callable[[str, Callable[[], Awaitable[object]]], Awaitable[bool]]
 
@@ -61,11 +61,7 @@ async def do(step: Json, client: Client, schemas: dict[str, Json], session: Json
     Draft202012Validator(schemas[tool]).validate(answer)
     session.setdefault("session_id", answer["session_id"])
     equal(answer["session_id"], session["session_id"], "it is the same workspace")
-    equal({field: answer.get(field) for field in step["is"]}, step["is"], answer)
-    for field in step.get("absent", []):
-        expect(field not in answer, f"{field} in {answer}")
-    for field, part in step.get("holds", {}).items():
-        expect(part in answer[field], answer[field])
+    is_as_wanted(answer, step)
     await charts(step.get("charts", []), reply)
 
 

@@ -25,25 +25,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Tool
 
 from cells import is_shared, whole_notebook
-from job import STEPS, Job, answer_of, as_json, do, equal, expect, fetch, refusal
+from job import STEPS, TEXTS, TOOLS, answer_of, as_json, equal, expect, fetch, refusal, take
 
 CALL_LIMIT_S = 60
 LEAVES_WITHIN_S = 1.9  # after 2 s the client sends a signal
-TOOLS = [
-    "cancel_execution",
-    "close_session",
-    "create_session",
-    "destroy_session",
-    "execute_code",
-    "get_workspace_info",
-    "list_artifacts",
-    "list_runtimes",
-    "read_artifact",
-    "read_output",
-    "reset_workspace",
-    "run_python",
-    "upload_file",
-]
 # Clients in use lose references and unions.
 PLAIN = {"type", "description", "default", "enum", "properties", "required", "additionalProperties", "items"}
 PLAIN |= {"minimum", "maximum", "minLength", "maxLength", "pattern"}
@@ -155,9 +140,9 @@ async def whole_job(checks: Checks, client: Client, version: str) -> None:
     for tool in tools:
         await checks.say(f"the schemas of {tool.name} are valid and plain", partial(validate_tool, tool))
     schemas = {tool.name: tool.output_schema or {} for tool in tools}
-    job = Job()
+    job = dict(TEXTS)
     for step in STEPS if complete else []:
-        await checks.say(step.sentence, partial(do, step, job, client, schemas))
+        await checks.say(step["sentence"], partial(take, step, job, client, schemas))
 
 
 async def with_client(checks: Checks, place: Place, mode: str, version: str) -> None:

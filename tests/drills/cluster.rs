@@ -5,10 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use support::{
-    Answer, On, PATIENCE, free_port, key_in, name, text, until,
-    web::{Caller, Web},
-};
+use support::{On, PATIENCE, free_port, key_in, name, text, until, web::Web};
 
 /// The cluster.
 pub(crate) struct Cluster {
@@ -46,15 +43,8 @@ impl Cluster {
 
     /// Names of the pods of sessions whose names begin with `session`.
     fn pods(&self, session: &str) -> Vec<String> {
-        let all = self.control(&[
-            "kubectl",
-            "--namespace",
-            "sandboxes",
-            "get",
-            "pods",
-            "--output",
-            "name",
-        ]);
+        let list = "kubectl --namespace sandboxes get pods --output name";
+        let all = self.control(&list.split(' ').collect::<Vec<_>>());
         let prefix = format!("pod/sandbox-{}", session.to_lowercase());
         all.lines().filter(|line| line.starts_with(&prefix)).map(str::to_owned).collect()
     }
@@ -143,17 +133,6 @@ async fn servers_that_are_killed_one_after_another_lose_no_variable() {
     until("its pod is gone", async || cluster.pods(&session).is_empty()).await;
 }
 
-/// Makes a call as the balancer does, which does not know which servers have ended; `None` if there is no answer.
-async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
-    let arguments = json!({ "session_id": session, "code": code });
-    let params = json!({ "name": "execute_code", "arguments": arguments });
-    let (message, headers) = caller.modern("tools/call", params);
-    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
-    let response = caller.post(&message, &headers).await;
-    let messages = (response.status == 200).then(|| response.messages())?;
-    Some(Answer::new(messages.last()?["result"].clone()).json)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothing() {
     let Some(cluster) = Cluster::there() else { return };
@@ -161,7 +140,7 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
     let key = key_in(folder.path());
     let session = name("robin");
     let mut servers = vec![cluster.replica(&key).await, cluster.replica(&key).await];
-    let first = try_cell(&servers[0].caller(Some("a-token")), &session, "x = []").await;
+    let first = servers[0].caller(Some("a-token")).try_cell(&session, "x = []").await;
     assert_eq!(first.expect("an answer")["status"], "success");
     let mut longest = std::time::Duration::ZERO;
     for n in 0..200 {
@@ -169,14 +148,14 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
             let mut old = servers.remove(n / 50 % 2);
             let caller = servers[0].caller(Some("a-token"));
             let long = format!("import time; time.sleep(.3)\nx.append({n})");
-            let (_, ()) = tokio::join!(try_cell(&caller, &session, &long), async {
+            let (_, ()) = tokio::join!(caller.try_cell(&session, &long), async {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 old.signal(if n % 100 == 25 { "KILL" } else { "TERM" });
             });
             // The caller finds the session on the other server.
             let lost = std::time::Instant::now();
             let there = async || {
-                let found = try_cell(&caller, &session, "x").await;
+                let found = caller.try_cell(&session, "x").await;
                 found.is_some_and(|found| found["status"] == "success")
             };
             until("it goes on", there).await;
@@ -187,17 +166,17 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
         let caller = servers[n % 2].caller(Some("a-token"));
         let once = format!("if {n} not in x: x.append({n})\nlen(x)");
         let ran = async || {
-            let ran = try_cell(&caller, &session, &once).await;
+            let ran = caller.try_cell(&session, &once).await;
             ran.is_some_and(|ran| ran["result"].as_str() == Some(&*(n + 1).to_string()))
         };
         until("a cell has run", ran).await;
     }
     println!("longest until a session went on: {longest:?}");
     let caller = servers[0].caller(Some("a-token"));
-    let all = try_cell(&caller, &session, "x == list(range(200))").await.expect("an answer");
+    let all = caller.try_cell(&session, "x == list(range(200))").await.expect("an answer");
     assert_eq!((&all["result"], &all["new_session"]), (&json!("True"), &Value::Null), "{all}");
     let other = servers[1].caller(Some("b-token"));
-    let his = try_cell(&other, &session, "x").await.expect("an answer");
+    let his = other.try_cell(&session, "x").await.expect("an answer");
     assert_eq!(his["status"], "execution_error", "{his}");
     for who in [caller, other] {
         who.call("close_session", json!({ "session_id": session })).await.ok();

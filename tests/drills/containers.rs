@@ -1,28 +1,15 @@
 //! Drills for containers: isolation, memory, leftovers, several servers on one engine.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
-
 use serde_json::json;
-use support::{On, Server, containers, image, name, text, until};
-
-fn docker(arguments: &[&str]) -> String {
-    let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
-}
+use support::{Image, On, Server, assert_fields, containers, docker, image, name, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_out_of_memory_ends_the_run_and_not_the_session() {
-    let server = Server::start(On::Docker).await;
-    let id = name("memory");
+    let (server, id) = (Server::start(On::Docker).await, name("memory"));
     server.upload(&id, "kept.csv", b"1").await.ok();
     let code = "print('before')\nhoard = []\nwhile True: hoard.append(bytearray(10_000_000))";
     let run = server.run(&id, code).await;
-    assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(137), &json!("out_of_memory")));
-    assert_eq!(run["stdout"], "before\n");
+    assert_fields!(run, { "exit_code": 137, "outcome": "out_of_memory", "stdout": "before\n" });
     assert!(text(&run["stderr"]).ends_with("out of memory (limit 512MB)"), "{run}");
     let next = server.run(&id, "print(open('kept.csv').read())").await;
     assert_eq!(next["stdout"], "1\n");
@@ -31,8 +18,7 @@ async fn running_out_of_memory_ends_the_run_and_not_the_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_data_area_is_told_as_such() {
     let settings = [("SANDBOX_DATA_LIMIT", "4MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "4MB")];
-    let server = Server::start_with(On::Docker, &settings).await;
-    let id = name("full");
+    let (server, id) = (Server::start_with(On::Docker, &settings).await, name("full"));
     let code = "try: open('fill', 'wb').write(bytes(10_000_000))\n\
                 except OSError as error: print(error.strerror)";
     assert_eq!(server.run(&id, code).await["stdout"], "No space left on device\n");
@@ -44,8 +30,7 @@ async fn a_full_data_area_is_told_as_such() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_scratch_area_does_not_stop_the_next_run() {
-    let server = Server::start(On::Docker).await;
-    let id = name("scratch");
+    let (server, id) = (Server::start(On::Docker).await, name("scratch"));
     let code = "try: open('/tmp/fill', 'wb').write(bytes(100_000_000))\n\
                 except OSError as error: print(error.strerror)";
     assert_eq!(server.run(&id, code).await["stdout"], "No space left on device\n");
@@ -54,8 +39,7 @@ async fn a_full_scratch_area_does_not_stop_the_next_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_too_long_to_be_told_cost_no_memory() {
-    let server = Server::start(On::Docker).await;
-    let id = name("deep");
+    let (server, id) = (Server::start(On::Docker).await, name("deep"));
     server.upload(&id, "told.txt", b"1").await.ok();
     // Each file has a path of 15 kB; all paths together have 250 MB.
     let code = "import os\nname, fd = 'n' * 255, os.open('.', os.O_RDONLY)\n\
@@ -71,8 +55,7 @@ async fn names_too_long_to_be_told_cost_no_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn uploads_fill_the_data_area_and_never_the_memory() {
     let settings = [("SANDBOX_MEMORY_LIMIT", "128MB")];
-    let server = Server::start_with(On::Docker, &settings).await;
-    let id = name("small");
+    let (server, id) = (Server::start_with(On::Docker, &settings).await, name("small"));
     let mut refused = None;
     for number in 0..8 {
         let answer = server.upload(&id, &format!("{number}"), &vec![7; 10_000_000]).await;
@@ -350,8 +333,7 @@ async fn an_image_that_is_not_there_is_told_with_its_remedy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_without_an_agent_is_told_with_its_remedy() {
     let settings = [("SANDBOX_IMAGE", "debian:trixie-slim")];
-    let server = Server::start_with(On::Docker, &settings).await;
-    let id = name("no-agent");
+    let (server, id) = (Server::start_with(On::Docker, &settings).await, name("no-agent"));
     let answer = server.call("run_python", json!({ "session_id": id, "code": "1" })).await;
     assert_eq!(answer.error(), "sandbox_unavailable");
     assert_eq!(containers(&id), Vec::<String>::new());
@@ -370,34 +352,19 @@ async fn an_engine_that_is_not_there_is_told_and_the_server_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_of_ones_own_says_which_libraries_models_are_told_of() {
-    let own = format!("{}:latest", name("own-image").to_lowercase());
+    let own = Image(format!("{}:latest", name("own-image").to_lowercase()));
     let described = async || {
-        let server = Server::start_with(On::Docker, &[("SANDBOX_IMAGE", &own)]).await;
+        let server = Server::start_with(On::Docker, &[("SANDBOX_IMAGE", &own.0)]).await;
         let listed = server.request("tools/list", json!({})).await;
         let tools = listed["result"]["tools"].as_array().expect("an array").clone();
         let run = tools.iter().find(|tool| tool["name"] == "run_python").expect("is listed");
         text(&run["description"]).to_owned()
     };
-    build(&own, "");
+    own.build("");
     let inherited = described().await;
     assert!(inherited.contains("Libraries: pandas, numpy, "), "{inherited}");
     let libraries = r#"{"runtimes":[{"name":"python","libraries":[{"name":"polars"}]}]}"#;
-    build(&own, &format!("LABEL llm-sandbox.template='{libraries}'"));
+    own.build(&format!("LABEL llm-sandbox.template='{libraries}'"));
     let own_words = described().await;
-    docker(&["rmi", "--force", &own]);
     assert!(own_words.contains("Libraries: polars; "), "{own_words}");
-}
-
-/// Builds an image FROM ours with this additional line in its Dockerfile.
-fn build(tag: &str, line: &str) {
-    let mut docker = Command::new("docker")
-        .args(["build", "--quiet", "--tag", tag, "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the docker client runs");
-    let mut dockerfile = docker.stdin.take().expect("piped");
-    write!(dockerfile, "FROM {}\n{line}\n", image()).expect("written");
-    drop(dockerfile);
-    assert!(docker.wait().expect("ends").success());
 }

@@ -1,7 +1,7 @@
 //! The embedded engine: its limits, each with the answer that its callers get, and its isolation.
 
 use support::{
-    On, Server, name, text, until,
+    On, Server, assert_fields, name, text, until,
     web::{Caller, Web},
 };
 
@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 const ALICE_AND_BOB: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
-    let arguments = json!({ "session_id": session, "code": code, "timeout": 5 });
-    server.call("execute_code", arguments).await.ok()
+    server.cell_for(session, code, 5).await.ok()
 }
 
 /// Starts a session with a variable and a file.
 async fn begun(settings: &[(&str, &str)]) -> (Server, String) {
-    let server = Server::start_with(On::Wasm, settings).await;
-    let id = name("embedded");
+    let (server, id) = (Server::start_with(On::Wasm, settings).await, name("embedded"));
     let first = cell(&server, &id, "x = [1, 2]\nopen('kept.txt', 'w').write('kept')\nx").await;
     assert_eq!((&first["status"], &first["result"]), (&json!("success"), &json!("[1, 2]")));
     (server, id)
@@ -58,11 +56,7 @@ async fn a_cell_that_fails_keeps_what_it_did() {
     let (server, id) = begun(&[]).await;
     for (end, code) in [("1 / 0", 1), ("import sys\nsys.exit(4)", 4), ("def f(): f()\nf()", 1)] {
         let failed = cell(&server, &id, &format!("x.append(3)\n{end}")).await;
-        assert_eq!(
-            (&failed["state"], &failed["exit_code"]),
-            (&json!("kept"), &json!(code)),
-            "{failed}"
-        );
+        assert_fields!(failed, { "state": "kept", "exit_code": code });
     }
     let caught = "try:\n    bytearray(10**9)\nexcept MemoryError:\n    print('caught')";
     let caught = cell(&server, &id, caught).await;
@@ -74,13 +68,9 @@ async fn a_cell_that_fails_keeps_what_it_did() {
 async fn fuel_bounds_a_call() {
     let (server, id) = begun(&[("SANDBOX_FUEL", "2000000000")]).await;
     let stopped = cell(&server, &id, "x.append(3)\nwhile True: pass").await;
-    assert_eq!(
-        (&stopped["status"], &stopped["state"]),
-        (&json!("out_of_fuel"), &json!("rolled_back"))
-    );
+    assert_fields!(stopped, { "status": "out_of_fuel", "state": "rolled_back" });
     all_is_back(&server, &id).await;
-    let code = json!({ "session_id": id, "code": "open('new.txt', 'w')\nwhile True: pass" });
-    let run = server.call("run_python", code).await.ok();
+    let run = server.run(&id, "open('new.txt', 'w')\nwhile True: pass").await;
     assert_eq!((&run["outcome"], &run["exit_code"]), (&json!("out_of_fuel"), &json!(-1)), "{run}");
     all_is_back(&server, &id).await;
 }
@@ -90,16 +80,10 @@ async fn a_cell_that_is_cancelled_is_undone() {
     let (server, id) = begun(&[]).await;
     let endless =
         json!({ "session_id": id, "code": "x.append(3)\nopen('run', 'w')\nwhile True: pass" });
-    let (request, answer) = server.expect_answer();
-    let params = json!({ "name": "execute_code", "arguments": endless });
-    server.send(
-        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }),
-    );
+    let (request, answer) = server.begin("execute_code", endless);
     until("it runs", async || server.files(&id).await.iter().any(|(name, _)| name == "run")).await;
     server.upload(&id, "meanwhile.csv", b"a,b").await.ok();
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    server.cancel(request);
     drop(answer);
     until("it is over", async || !server.files(&id).await.iter().any(|(name, _)| name == "run"))
         .await;
@@ -142,16 +126,14 @@ async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
     let fill = "import os\nos.mkdir('full')\n\
                 for i in range(8000): open(f'full/{i:0200}', 'w').close()\n\
                 names = sorted(os.listdir('full'))\n(len(names), names[0] < names[-1])";
-    let fill = json!({ "session_id": id, "code": fill, "timeout": 60 });
-    let filled = server.call("execute_code", fill).await.ok();
+    let filled = server.cell_for(&id, fill, 60).await.ok();
     assert_eq!(filled["result"], "(8000, True)", "{filled}");
     let before = resident(&server);
     // 160 MB of names, if each of the 100 listings copied its 8,000 names of 200 characters.
     let list = "listings = None\nlistings = [os.scandir('full') for _ in range(100)]\n\
                 len({next(listing).name for listing in listings})";
     for _ in 0..2 {
-        let list = json!({ "session_id": id, "code": list, "timeout": 60 });
-        let listed = server.call("execute_code", list).await.ok();
+        let listed = server.cell_for(&id, list, 60).await.ok();
         assert_eq!(listed["result"], "1", "{listed}");
     }
     let more = resident(&server).saturating_sub(before);
@@ -164,8 +146,7 @@ async fn folders_that_are_being_listed_take_no_memory_that_is_not_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_the_host_can_be_reached() {
-    let server = Server::start(On::Wasm).await;
-    let id = name("probe");
+    let (server, id) = (Server::start(On::Wasm).await, name("probe"));
     let code = "import os, socket\n\
                 print(sorted(os.listdir('/')), {'PATH', 'SHELL', 'SANDBOX_ENGINE', 'CARGO'} & os.environ.keys())\n\
                 for path in '/etc/passwd', '/proc/self/environ', '/../../etc/passwd', '/dev/null', '/root':\n\
@@ -258,8 +239,7 @@ async fn an_agent_has_given_up_its_rights() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn charts_tables_and_documents_are_made() {
-    let server = Server::start(On::Wasm).await;
-    let id = name("work");
+    let (server, id) = (Server::start(On::Wasm).await, name("work"));
     let code = "import pandas as pd, sqlite3, zipfile, io\nimport matplotlib.pyplot as plt\n\
                 from zoneinfo import ZoneInfo\n\
                 table = pd.DataFrame({'when': pd.date_range('2026-01-01', periods=3, tz='Europe/Berlin'), 'n': [1, 2, 3]})\n\
@@ -289,11 +269,10 @@ async fn what_cannot_be_there_is_said_in_a_line() {
     }
     for code in ["!ls -l", "files = !ls -l"] {
         let told = cell(&server, &id, code).await;
-        assert_eq!(told["status"], "execution_error", "{told}");
-        assert_eq!(
-            told["stderr"], "UsageError: !ls -l: wasi does not support processes\n",
-            "{told}"
-        );
+        assert_fields!(told, {
+            "status": "execution_error",
+            "stderr": "UsageError: !ls -l: wasi does not support processes\n",
+        });
         assert!(text(&told["notes"][0]).starts_with("Here are no processes"), "{told}");
     }
     let run = server.run(&id, "import yfinance").await;
@@ -305,8 +284,7 @@ async fn what_cannot_be_there_is_said_in_a_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn javascript_keeps_its_state_and_is_undone_as_well() {
-    let server = Server::start(On::Wasm).await;
-    let id = name("javascript");
+    let (server, id) = (Server::start(On::Wasm).await, name("javascript"));
     let run = async |code: &str| {
         let arguments =
             json!({ "session_id": id, "language": "javascript", "code": code, "timeout": 3 });
@@ -331,8 +309,7 @@ async fn javascript_keeps_its_state_and_is_undone_as_well() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn javascript_reads_its_standard_input_as_in_node() {
-    let server = Server::start(On::Wasm).await;
-    let id = name("input");
+    let (server, id) = (Server::start(On::Wasm).await, name("input"));
     let run = async |code: &str, stdin: &str| {
         let arguments =
             json!({ "session_id": id, "language": "javascript", "code": code, "stdin": stdin });
@@ -371,8 +348,7 @@ async fn javascript_reads_its_standard_input_as_in_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_of_javascript_are_shown_and_a_rejection_that_nobody_handles_fails_its_cell() {
-    let server = Server::start(On::Wasm).await;
-    let id = name("promises");
+    let (server, id) = (Server::start(On::Wasm).await, name("promises"));
     let run = async |code: &str| {
         let arguments = json!({ "session_id": id, "language": "javascript", "code": code });
         server.call("execute_code", arguments).await.ok()
@@ -709,8 +685,7 @@ async fn whatever_is_asked_of_a_session_over_http_first_wakes_it() {
     let settings = [("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")), ALICE_AND_BOB];
     let id = left_behind(&settings, "secret-a").await;
     for target in targets.map(|target| target(&id)) {
-        let mut web = Web::start(On::Wasm, &settings).await;
-        let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+        let (mut web, alice, bob) = Web::of_two(On::Wasm, &settings).await;
         let listed = async |caller: &Caller| {
             let listed = caller.send("GET", "/sessions", &[], &[]).await.json();
             let each = listed["sessions"].as_array().expect("a list").iter();
@@ -784,8 +759,7 @@ async fn what_was_closed_killed_or_damaged_is_not_gone_on_with() {
     let server = keeping(&folder).await;
     for id in [&closed, &killed, &damaged] {
         let fresh = cell(&server, id, "'x' in dir()").await;
-        let told = (&fresh["result"], &fresh["new_session"]);
-        assert_eq!(told, (&json!("False"), &json!(true)), "{fresh}");
+        assert_fields!(fresh, { "result": "False", "new_session": true });
     }
 }
 
@@ -799,8 +773,7 @@ async fn a_program_meets_nothing_of_those_before_it_however_they_ended() {
     let run = async |code: &str| {
         // One program never ends.
         let timeout_s = if code.ends_with("while True: pass") { 2 } else { 30 };
-        let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout_s });
-        server.call("run_python", arguments).await.ok()
+        server.run_for(&id, code, timeout_s).await
     };
     let first = run(look).await;
     let (seen, number) = text(&first["stdout"]).split_once('\n').expect("two lines");
@@ -883,12 +856,8 @@ async fn a_server_that_comes_before_the_last_sandbox_has_written_waits_for_it() 
     signal_to(&working, "STOP");
     server.kill().await;
     let server = keeping(&folder).await;
-    let (request, answer) = server.expect_answer();
     let look = json!({ "session_id": id, "code": "x" });
-    let params = json!({ "name": "execute_code", "arguments": look });
-    server.send(
-        &json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }),
-    );
+    let (_, answer) = server.begin("execute_code", look);
     until("the next one is there", async || !agents(&server).is_empty()).await;
     signal_to(&working, "CONT");
     let answer = tokio::time::timeout(support::PATIENCE, answer).await;

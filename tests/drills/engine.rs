@@ -226,8 +226,7 @@ async fn the_probe_holds_under_gvisor_but_for_what_it_cannot_show() {
         ]
     );
 
-    let server = Server::start_with(On::Docker, &settings).await;
-    let id = name("gvisor");
+    let (server, id) = (Server::start_with(On::Docker, &settings).await, name("gvisor"));
     server.upload(&id, "in/a.csv", b"x\n1\n2\n").await.ok();
     let code = "import pandas as pd\nprint(pd.read_csv('in/a.csv').x.sum())\nopen('b', 'w')";
     let run = server.run(&id, code).await;

@@ -3,14 +3,16 @@
 
 use std::{
     fs,
-    io::Write,
     process::{Command, Output, Stdio},
     time::Instant,
 };
 
 use futures::future::join_all;
 use serde_json::{Value, json};
-use support::{On, PATIENCE, PRELOADED, Server, containers, name, program, text, until};
+use support::{
+    Image, On, PATIENCE, PRELOADED, Server, answered, assert_fields, containers, docker, name,
+    program, text, until,
+};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 /// A server and its log.
@@ -65,8 +67,7 @@ impl Bench {
     }
 
     async fn run_for(&self, session: &str, code: &str, timeout_s: u32) -> (Value, String) {
-        let arguments = json!({ "session_id": session, "code": code, "timeout_s": timeout_s });
-        let run = self.server.call("run_python", arguments).await.ok();
+        let run = self.server.run_for(session, code, timeout_s).await;
         let find =
             || self.log("tool call").into_iter().find(|line| line["run_id"] == run["run_id"]);
         until("the run is logged", async || find().is_some()).await;
@@ -76,20 +77,14 @@ impl Bench {
 
     /// Runs endless code, and cancels it when it has created this file.
     async fn cancel(&self, session: &str, file: &str, code: &str) {
-        let (request, _answer) = self.server.expect_answer();
         let code = format!("open('{file}', 'w').close()\n{code}");
-        self.server.send(&json!({
-            "jsonrpc": "2.0", "id": request, "method": "tools/call",
-            "params": { "name": "run_python", "arguments": { "session_id": session, "code": code } },
-        }));
+        let (request, _answer) =
+            self.server.begin("run_python", json!({ "session_id": session, "code": code }));
         until("it runs", async || {
             self.server.files_if_any(session).await.iter().any(|(name, _)| name == file)
         })
         .await;
-        self.server.send(&json!({
-            "jsonrpc": "2.0", "method": "notifications/cancelled",
-            "params": { "requestId": request },
-        }));
+        self.server.cancel(request);
     }
 
     /// A session whose next run starts warm, with one file.
@@ -153,10 +148,6 @@ print(others, open('kept.csv').read(), os.listdir('/dev/shm'))"
         self.until_warm(session).await;
     }
 
-    async fn close(&self, session: &str) {
-        self.server.call("close_session", json!({ "session_id": session })).await.ok();
-    }
-
     /// Ends the server as a client does; checks that these sessions have no container afterwards.
     async fn end(mut self, sessions: &[&str]) {
         self.server.close_input();
@@ -183,12 +174,6 @@ found = [f'{pid}:{when}' for when, pid in heavy[:1]]
 ";
 
 const LOG: &str = "server.log";
-
-fn docker(arguments: &[&str]) -> String {
-    let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
-}
 
 /// Command lines of the processes in a session's container, as its host sees them.
 fn processes(session: &str) -> Vec<String> {
@@ -255,23 +240,17 @@ async fn a_first_run_that_waits_for_its_libraries_can_be_cancelled_or_closed() {
     let bench = Bench::start(&[]).await;
     let (cancelled, closed) = (name("cancelled"), name("closed"));
     for session in [&cancelled, &closed] {
-        let (request, answer) = bench.server.expect_answer();
         let code = format!("{PANDAS}\nopen('ended', 'w')\nwhile True: pass");
-        bench.server.send(&json!({
-            "jsonrpc": "2.0", "id": request, "method": "tools/call",
-            "params": { "name": "run_python", "arguments": { "session_id": session, "code": code } },
-        }));
+        let (request, answer) =
+            bench.server.begin("run_python", json!({ "session_id": session, "code": code }));
         bench.logged("session started", session).await;
         if *session == closed {
-            bench.close(session).await;
-            let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+            bench.server.close(session).await;
+            let answer = answered(answer).await;
             assert!(answer["result"].is_object(), "{answer}");
             assert_eq!(containers(session), Vec::<String>::new());
         } else {
-            bench.server.send(&json!({
-                "jsonrpc": "2.0", "method": "notifications/cancelled",
-                "params": { "requestId": request },
-            }));
+            bench.server.cancel(request);
         }
         let (run, _) = bench.run(session, PANDAS).await;
         assert_eq!(run["stdout"], PANDAS_SAYS);
@@ -392,43 +371,21 @@ async fn nothing_of_the_users_is_loaded_before_a_run() {
     }
 }
 
-/// An image with a module of its own, for one test; removed when dropped.
-struct Image(String);
-
-impl Image {
-    /// Adds `code` as the module `extra` to the image's libraries.
-    fn with_module(code: &str) -> Self {
-        let image = Self(format!("llm-sandbox-test:{}", name("fork")));
-        let lines: Vec<_> = code.lines().map(|line| format!("'{line}'")).collect();
-        let file = format!(
-            "FROM llm-sandbox:latest\nUSER root\n\
-             RUN printf '%s\\n' {} > \"$(python3 -c 'import sysconfig; \
-             print(sysconfig.get_path(\"purelib\"))')/extra.py\"\nUSER 1000:1000\n",
-            lines.join(" ")
-        );
-        let mut build = Command::new("docker")
-            .args(["build", "--quiet", "--tag", &image.0, "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the docker client runs");
-        let mut stdin = build.stdin.take().expect("piped");
-        stdin.write_all(file.as_bytes()).expect("written");
-        drop(stdin);
-        assert!(build.wait().expect("waited").success());
-        image
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = Command::new("docker").args(["rmi", "--force", &self.0]).output();
-    }
+/// An image with `code` as the module `extra` among its libraries.
+fn with_module(code: &str) -> Image {
+    let lines: Vec<_> = code.lines().map(|line| format!("'{line}'")).collect();
+    let image = Image::named("fork");
+    image.build(&format!(
+        "USER root\nRUN printf '%s\\n' {} > \"$(python3 -c 'import sysconfig; \
+         print(sysconfig.get_path(\"purelib\"))')/extra.py\"\nUSER 1000:1000",
+        lines.join(" ")
+    ));
+    image
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_module_that_starts_threads_means_no_fork_server() {
-    let image = Image::with_module(
+    let image = with_module(
         "import threading\n\
          thread = threading.Thread(target=threading.Event().wait, daemon=True)\n\
          thread.start()",
@@ -452,7 +409,7 @@ async fn a_module_that_starts_threads_means_no_fork_server() {
 
 /// Checks that a module of the image does no harm, whatever it does when it is loaded.
 async fn does_no_harm(module: &str, problem: &str) {
-    let image = Image::with_module(module);
+    let image = with_module(module);
     let settings = [("SANDBOX_IMAGE", &*image.0), ("SANDBOX_PRELOAD", "extra")];
     let bench = Bench::start(&settings).await;
     let session = name("harm");
@@ -466,19 +423,12 @@ async fn does_no_harm(module: &str, problem: &str) {
     bench.end(&[&session]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_fails_when_it_is_loaded_does_no_harm() {
-    does_no_harm("raise ValueError(1)", "extra: ValueError: 1").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_exits_when_it_is_loaded_does_no_harm() {
-    does_no_harm("raise SystemExit(3)", "").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_module_that_ends_the_process_when_it_is_loaded_does_no_harm() {
-    does_no_harm("import os\nos._exit(3)", "died").await;
+support::tests! {
+    a_module_that_fails_when_it_is_loaded_does_no_harm =>
+        does_no_harm("raise ValueError(1)", "extra: ValueError: 1");
+    a_module_that_exits_when_it_is_loaded_does_no_harm => does_no_harm("raise SystemExit(3)", "");
+    a_module_that_ends_the_process_when_it_is_loaded_does_no_harm =>
+        does_no_harm("import os\nos._exit(3)", "died");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -502,11 +452,9 @@ async fn without_preloading_every_run_is_cold_and_right() {
 async fn mistakes_in_what_to_preload_stop_the_start() {
     for mistake in ["numpy,no such", "numpy;pandas", "numpy..core", "../evil", "--version"] {
         let folder = tempfile::tempdir().expect("a folder");
-        let ended =
-            program(folder.path(), &[("SANDBOX_PRELOAD", mistake)]).stdin(Stdio::null()).output();
-        let output = timeout(PATIENCE, ended).await.expect("ends in time").expect("starts");
-        assert_eq!(output.status.code(), Some(64), "{mistake}");
-        let told = String::from_utf8_lossy(&output.stderr);
+        let mut server = program(folder.path(), &[("SANDBOX_PRELOAD", mistake)]);
+        let (code, _, told) = support::ended(&mut server).await;
+        assert_eq!(code, Some(64), "{mistake}");
         assert!(told.contains("SANDBOX_PRELOAD: ") && told.contains("not the name of a module"));
     }
 }
@@ -551,12 +499,7 @@ async fn a_run_that_fills_memory_leaves_the_fork_server_alive() {
          hoard = []\nwhile True: hoard.append(bytearray(10_000_000))",
     ] {
         let (run, start) = bench.run(&session, &format!("print('before')\n{code}")).await;
-        assert_eq!(
-            (&run["outcome"], &run["exit_code"]),
-            (&json!("out_of_memory"), &json!(137)),
-            "{run}"
-        );
-        assert_eq!(run["stdout"], "before\n");
+        assert_fields!(run, { "outcome": "out_of_memory", "exit_code": 137, "stdout": "before\n" });
         assert_ne!(start, "cold");
         bench.nothing_is_left(&session, &fork_server).await;
     }
@@ -637,8 +580,7 @@ ended.set()
 ";
     for _ in 0..3 {
         let (run, start) = bench.run(&session, code).await;
-        assert_eq!((&run["outcome"], &run["stdout"]), (&json!("ok"), &json!("main\njoined\n")));
-        assert_eq!(run["stderr"], "");
+        assert_fields!(run, { "outcome": "ok", "stdout": "main\njoined\n", "stderr": "" });
         assert_ne!(start, "cold");
         let look = "print(open('thread').read(), open('grandchild').read())";
         let (before, _) = bench.run(&session, look).await;
@@ -990,13 +932,10 @@ async fn back_to_back_runs_are_right() {
             "import os, sys\nprint({n}, os.path.exists('{n}'), 'left' in globals())\nleft = {n}\n\
              open('{n}', 'w').write('{n}')\nprint({n}, file=sys.stderr)\nraise SystemExit({n} % 3)"
         );
-        let arguments = json!({ "session_id": session, "code": code });
-        let run = bench.server.call("run_python", arguments).await.ok();
-        assert_eq!(
-            (&run["stdout"], &run["stderr"]),
-            (&json!(format!("{n} False False\n")), &json!(format!("{n}\n")))
-        );
-        assert_eq!(run["exit_code"], n % 3);
+        let run = bench.server.run(&session, &code).await;
+        assert_fields!(run, {
+            "stdout": format!("{n} False False\n"), "stderr": format!("{n}\n"), "exit_code": n % 3,
+        });
         let made = if n % 3 == 0 { vec![json!(n.to_string())] } else { vec![] };
         let artifacts = run["artifacts"].as_array().expect("an array").iter();
         let artifacts: Vec<_> = artifacts.map(|file| file["filename"].clone()).collect();
@@ -1049,18 +988,15 @@ async fn sessions_in_parallel_do_not_mix() {
                 3 => {
                     let code = format!("print('{who}-{n}', flush=True)\nwhile True: pass");
                     let (run, _) = bench.run_for(session, &code, 1).await;
-                    assert_eq!(run["outcome"], "timeout");
-                    assert_eq!(run["stdout"], format!("{who}-{n}\n"));
+                    assert_fields!(run, { "outcome": "timeout", "stdout": format!("{who}-{n}\n") });
                 }
                 6 => bench.cancel(session, &format!("cancelled-{n}"), "while True: pass").await,
                 8 => {
                     let code = format!("print('{who}-{n}', flush=True)\nimport os; os.abort()");
                     let (run, _) = bench.run(session, &code).await;
-                    assert_eq!(
-                        (&run["outcome"], &run["exit_code"]),
-                        (&json!("killed"), &json!(134))
-                    );
-                    assert_eq!(run["stdout"], format!("{who}-{n}\n"));
+                    assert_fields!(run, {
+                        "outcome": "killed", "exit_code": 134, "stdout": format!("{who}-{n}\n"),
+                    });
                 }
                 _ => {
                     let code = format!(
@@ -1082,7 +1018,7 @@ async fn sessions_in_parallel_do_not_mix() {
             }
         }
         bench.until_warm(session).await;
-        bench.close(session).await;
+        bench.server.close(session).await;
         assert_eq!(containers(session), Vec::<String>::new());
     }))
     .await;

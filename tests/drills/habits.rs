@@ -1,7 +1,7 @@
 //! Programs that were written for other machines: fonts, locales, names, widths of numbers, progress bars.
 
 use serde_json::{Value, json};
-use support::{On, PRELOADED, Server, name, text};
+use support::{On, PRELOADED, Server, assert_fields, name, text};
 
 /// Makes tests of each function: on containers and on the embedded engine, or on containers alone.
 macro_rules! habits {
@@ -244,8 +244,7 @@ async fn a_program_can_ask_who_and_where_it_is(on: On) {
 async fn the_clock_shows_the_time_of_the_zone_that_is_set(on: On) {
     // This zone differs from UTC by half hours and has no summer time.
     let zone = [PRELOADED, ("SANDBOX_TIMEZONE", "Asia/Kolkata")];
-    let server = Server::start_with(on, &zone).await;
-    let id = name("zone");
+    let (server, id) = (Server::start_with(on, &zone).await, name("zone"));
     let code = "import datetime, email.utils, logging, os, time\nfrom datetime import datetime as moment, timezone\n\
                 utc = moment.now(timezone.utc)\n\
                 print((moment.now() - utc.replace(tzinfo=None)).total_seconds() // 60, os.environ['TZ'])\n\
@@ -367,11 +366,7 @@ async fn a_query_of_duckdb_draws_no_bar() {
         .call("execute_code", json!({ "session_id": id, "code": code, "timeout": 60 }))
         .await
         .ok();
-    assert_eq!(
-        (&cell["result"], &cell["stdout"], &cell["stderr"]),
-        (&json!("True"), &json!(""), &json!("")),
-        "{cell}"
-    );
+    assert_fields!(cell, { "result": "True", "stdout": "", "stderr": "" });
 }
 
 async fn errors_of_tables_and_json_say_what_to_do(on: On) {

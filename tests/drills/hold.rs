@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,
     net::{UnixStream, unix::SocketAddr},
-    task::AbortHandle,
+    task::{AbortHandle, JoinHandle},
 };
 
 use support::{
-    On, PRELOADED, Server, containers, name, text, until,
+    Answer, On, PRELOADED, Server, assert_fields, containers, name, text, until,
     web::{Mcp, Web},
 };
 
@@ -32,9 +32,29 @@ async fn start(settings: &[(&'static str, String)], more: &[(&str, &str)]) -> We
     Web::start(On::Docker, &all).await
 }
 
+/// A server whose sessions outlive it, its settings, the name of a session, and the folder of its key.
+async fn first(test: &str) -> (Web, Vec<(&'static str, String)>, String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(&folder);
+    (start(&settings, &[]).await, settings, name(test), folder)
+}
+
 async fn cell(web: &Web, token: &str, session: &str, code: &str) -> Value {
-    let arguments = json!({ "session_id": session, "code": code });
-    web.caller(Some(token)).call("execute_code", arguments).await.json
+    web.caller(Some(token)).cell(session, code).await.json
+}
+
+async fn close(web: &Web, session: &str) {
+    web.caller(Some("a-token")).close(session).await;
+}
+
+/// Begins a cell, and waits until it has made the file `begun`.
+async fn begin(web: &Web, session: &str, code: &str) -> JoinHandle<Answer> {
+    let caller = web.caller(Some("a-token"));
+    let arguments = json!({ "session_id": session, "code": code, "timeout": 300 });
+    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
+    let files = async || web.caller(Some("a-token")).files(session).await;
+    until("it runs", async || files().await.iter().any(|file| file.0 == "begun")).await;
+    answer
 }
 
 async fn ended(mut web: Web, signal: &str) {
@@ -42,20 +62,14 @@ async fn ended(mut web: Web, signal: &str) {
     web.exit_code().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_goes_on_with_what_a_killed_one_has_left() {
-    goes_on("held-killed", "KILL").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_goes_on_with_what_one_that_was_told_to_end_has_left() {
-    goes_on("held-ended", "TERM").await;
+support::tests! {
+    the_next_server_goes_on_with_what_a_killed_one_has_left => goes_on("held-killed", "KILL");
+    the_next_server_goes_on_with_what_one_that_was_told_to_end_has_left =>
+        goes_on("held-ended", "TERM");
 }
 
 async fn goes_on(test: &str, signal: &str) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name(test));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first(test).await;
     let made = "import itertools\nnumbers = itertools.count(5)\nnext(numbers)\nopen('kept.txt', 'w').write('x')";
     let made = cell(&first, "a-token", &id, made).await;
     assert_eq!(made["status"], "success", "{made}");
@@ -107,28 +121,20 @@ async fn goes_on(test: &str, signal: &str) {
     // A caller who had no part in the session gets a new one.
     let another = cell(&second, "b-token", &id, "numbers").await;
     assert_eq!(another["new_session"], true, "{another}");
-    let close = json!({ "session_id": id });
-    second.caller(Some("a-token")).call("close_session", close.clone()).await.ok();
-    second.caller(Some("b-token")).call("close_session", close).await.ok();
-    let close = json!({ "session_id": of_language });
-    second.caller(Some("a-token")).call("close_session", close).await.ok();
+    second.caller(Some("b-token")).close(&id).await;
+    for id in [&id, &of_language] {
+        close(&second, id).await;
+    }
     assert_eq!(containers(&id), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_when_a_server_is_replaced_runs_on() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name("held-run"));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first("held-run").await;
     cell(&first, "a-token", &id, "x = 1").await;
-    let caller = first.caller(Some("a-token"));
     let code = "import os, time\nopen('begun', 'w').close()\n\
                 while not os.path.exists('go'): time.sleep(.01)\nx = 2";
-    let arguments = json!({ "session_id": id, "code": code });
-    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
-    let begun =
-        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
-    until("it runs", begun).await;
+    let answer = begin(&first, &id, code).await;
     ended(first, "TERM").await;
     // The connection may have ended before the answer.
     if let Ok(answer) = answer.await {
@@ -145,23 +151,16 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
     let third = start(&settings, &[]).await;
     let next = cell(&third, "a-token", &id, "x + 1").await;
     assert_eq!(next["result"], "3", "{next}");
-    third.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+    close(&third, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name("held-over"));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first("held-over").await;
     cell(&first, "a-token", &id, "x = 1").await;
-    let caller = first.caller(Some("a-token"));
     let code = "import os, time\nopen('begun', 'w').close()\n\
                 while not os.path.exists('go'): time.sleep(.01)\nx = 2\nopen('over', 'w').close()";
-    let arguments = json!({ "session_id": id, "code": code });
-    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
-    let begun =
-        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
-    until("it runs", begun).await;
+    let answer = begin(&first, &id, code).await;
     ended(first, "KILL").await;
     drop(answer);
     let [container] = &containers(&id)[..] else { panic!("one container") };
@@ -176,14 +175,12 @@ async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
     let second = start(&settings, &[]).await;
     let next = cell(&second, "a-token", &id, "x").await;
     assert_eq!((&next["result"], &next["new_session"]), (&json!("2"), &Value::Null), "{next}");
-    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+    close(&second, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_of_a_name_and_limits_of_its_own_go_on() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name("held-limits"));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first("held-limits").await;
     let caller = first.caller(Some("a-token")).at("?workspace=sales");
     let made = caller.call("execute_code", json!({ "code": "v = 41" })).await.json;
     let own = json!({ "session_id": id, "memory_limit_mb": 128, "timeout_seconds": 600 });
@@ -192,17 +189,12 @@ async fn a_workspace_of_a_name_and_limits_of_its_own_go_on() {
     let second = start(&settings, &[]).await;
     let caller = second.caller(Some("a-token")).at("?workspace=sales");
     let next = caller.call("execute_code", json!({ "code": "v + 1" })).await.json;
-    assert_eq!(next["result"], "42", "{next}");
-    assert_eq!((&next["session_id"], &next["new_workspace"]), (&made["session_id"], &Value::Null));
+    assert_fields!(next, { "result": "42", "session_id": made["session_id"], "new_workspace": null });
     let alice = second.caller(Some("a-token"));
     let info = alice.call("get_workspace_info", json!({ "session_id": id })).await.json;
     assert!(info["expires_at"].as_str() > info["created_at"].as_str(), "{info}");
     for id in [text(&next["session_id"]), &id] {
-        second
-            .caller(Some("a-token"))
-            .call("close_session", json!({ "session_id": id }))
-            .await
-            .ok();
+        close(&second, id).await;
     }
 }
 
@@ -227,22 +219,16 @@ async fn a_server_with_another_key_gets_nothing_and_ends_nothing() {
     ended(first, "KILL").await;
     let stranger = start(&others, &[]).await;
     let found = cell(&stranger, "a-token", &id, "x").await;
-    assert_eq!(
-        (&found["new_session"], &found["status"]),
-        (&json!(true), &json!("execution_error"))
-    );
-    let close = json!({ "session_id": id });
-    stranger.caller(Some("a-token")).call("close_session", close.clone()).await.ok();
+    assert_fields!(found, { "new_session": true, "status": "execution_error" });
+    close(&stranger, &id).await;
     let second = start(&settings, &[]).await;
     assert_eq!(cell(&second, "a-token", &id, "x").await["result"], "1");
-    second.caller(Some("a-token")).call("close_session", close).await.ok();
+    close(&second, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name("held-door"));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first("held-door").await;
     let code = "import socket, array\n\
         NAME = b'\\0llm-sandbox-agent'\n\
         try: socket.socket(socket.AF_UNIX).bind(NAME); print('bound')\n\
@@ -264,45 +250,33 @@ async fn programs_can_neither_take_the_agents_place_nor_come_in_by_its_door() {
         threading.Thread(target=knock, daemon=True).start()\n\
         import os\nopen('begun', 'w').close()\n\
         while not os.path.exists('go'): time.sleep(.01)";
-    let caller = first.caller(Some("a-token"));
-    let arguments = json!({ "session_id": id, "code": code });
-    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
-    let begun =
-        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
-    until("it runs", begun).await;
+    let answer = begin(&first, &id, code).await;
     ended(first, "KILL").await;
     drop(answer);
     let second = start(&settings, &[]).await;
     second.caller(Some("a-token")).upload(&id, "go", b"").await.ok();
     until("it is over", async || cell(&second, "a-token", &id, "1 + 1").await["result"] == "2")
         .await;
-    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+    close(&second, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_waits_for_a_session_that_could_not_be_taken_over_at_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (settings, id) = (settings(&folder), name("held-late"));
-    let first = start(&settings, &[]).await;
+    let (first, settings, id, _folder) = first("held-late").await;
     cell(&first, "a-token", &id, "x = 41").await;
     // Kills the first five processes that come from outside: one more than a server sends when it starts.
     let code = "import os, signal\nopen('begun', 'w').close()\nended = set()\n\
                 while len(ended) < 5:\n    for pid in filter(str.isdigit, os.listdir('/proc')):\n        try:\n\
         \x20           if int(pid) == 1 or int(open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()[1]): continue\n\
         \x20           os.kill(int(pid), signal.SIGKILL)\n            ended.add(pid)\n        except OSError: pass\nx += 1";
-    let caller = first.caller(Some("a-token"));
-    let arguments = json!({ "session_id": id, "code": code, "timeout": 300 });
-    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
-    let begun =
-        async || first.caller(Some("a-token")).files(&id).await.iter().any(|f| f.0 == "begun");
-    until("it waits for them", begun).await;
+    let answer = begin(&first, &id, code).await;
     ended(first, "KILL").await;
     drop(answer);
     let second = start(&settings, &[]).await;
     let next = cell(&second, "a-token", &id, "x").await;
     assert_eq!(next["new_session"], Value::Null, "{next}");
     until("it is over", async || cell(&second, "a-token", &id, "x").await["result"] == "42").await;
-    second.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+    close(&second, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -322,11 +296,7 @@ async fn nobody_in_a_sandbox_can_look_into_what_brings_a_stream() {
         \x20           seen.add(pid)\n\
         \x20           for what in 'environ', 'mem', 'fd/0', 'fd/1':\n                try: opened.append(open(f'/proc/{pid}/{what}', 'rb', 0))\n\
         \x20               except OSError: pass\n        except OSError: pass\n";
-    let caller = server.caller(Some("a-token"));
-    let arguments = json!({ "session_id": id, "code": code, "timeout": 300 });
-    let answer = tokio::spawn(async move { caller.call("execute_code", arguments).await });
-    let files = async |server: &Web| server.caller(Some("a-token")).files(&id).await;
-    until("it looks", async || files(&server).await.iter().any(|f| f.0 == "begun")).await;
+    let answer = begin(&server, &id, code).await;
     for _ in 0..4 {
         ended(server, "KILL").await;
         server = start(&settings, &[]).await;
@@ -338,7 +308,7 @@ async fn nobody_in_a_sandbox_can_look_into_what_brings_a_stream() {
     let found =
         cell(&server, "a-token", &id, "(len(seen) > 0, [file.name for file in opened])").await;
     assert_eq!(found["result"], "(True, [])", "{found}");
-    server.caller(Some("a-token")).call("close_session", json!({ "session_id": id })).await.ok();
+    close(&server, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -398,8 +368,10 @@ impl Cable {
         Self { folder, carried }
     }
 
-    fn host(&self) -> String {
-        format!("unix://{}", self.folder.path().join("engine.sock").display())
+    async fn server(&self) -> Server {
+        let host = format!("unix://{}", self.folder.path().join("engine.sock").display());
+        let hold = [("SANDBOX_HOLD_S", "60"), ("SANDBOX_POOL_SIZE", "0")];
+        Server::start_with(On::Docker, &[&[("DOCKER_HOST", &*host)], &hold[..]].concat()).await
     }
 
     fn cut(&self) {
@@ -412,17 +384,8 @@ impl Cable {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_breaks_off_in_a_run_is_replaced_and_nobody_notices() {
     let cable = Cable::new();
-    let host = cable.host();
-    let id = name("held-cable");
-    let server = Server::start_with(
-        On::Docker,
-        &[("DOCKER_HOST", &host), ("SANDBOX_HOLD_S", "60"), ("SANDBOX_POOL_SIZE", "0")],
-    )
-    .await;
-    let cell = async |code: &str| {
-        let arguments = json!({ "session_id": id, "code": code });
-        server.call("execute_code", arguments).await.json
-    };
+    let (server, id) = (cable.server().await, name("held-cable"));
+    let cell = async |code: &str| server.cell(&id, code).await.json;
     assert_eq!(cell("x = [0]").await["status"], "success");
     for round in 1..=5 {
         // During a run that prints all the time and changes files.
@@ -464,13 +427,7 @@ async fn a_stream_that_breaks_off_in_a_run_is_replaced_and_nobody_notices() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_dies_while_it_has_no_stream_is_reported() {
     let cable = Cable::new();
-    let host = cable.host();
-    let id = name("held-dies");
-    let server = Server::start_with(
-        On::Docker,
-        &[("DOCKER_HOST", &host), ("SANDBOX_HOLD_S", "60"), ("SANDBOX_POOL_SIZE", "0")],
-    )
-    .await;
+    let (server, id) = (cable.server().await, name("held-dies"));
     server.upload(&id, "a", b"1").await.ok();
     let [container] = &containers(&id)[..] else { panic!("one container") };
     let killed = Command::new("docker").args(["kill", container]).output();

@@ -69,8 +69,7 @@ async fn every_library_works_within_the_default_limits_and_without_a_warning() {
     let list = list.expect("the list of libraries");
     let names: Vec<_> = list.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(USES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
-    let id = name("libraries");
+    let (server, id) = (Server::start_with(On::Docker, &[PRELOADED]).await, name("libraries"));
     for (library, snippet) in USES {
         let ran = run(&server, &id, &snippet_of_libraries(snippet)).await;
         assert!(!said(&ran).is_empty() || !ran.artifacts.is_empty(), "{library}");
@@ -79,8 +78,7 @@ async fn every_library_works_within_the_default_limits_and_without_a_warning() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_shown_comes_back_like_any_chart_and_overwrites_none() {
-    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
-    let id = name("shown");
+    let (server, id) = (Server::start_with(On::Docker, &[PRELOADED]).await, name("shown"));
     let code = "import matplotlib.pyplot as plt\n\
                 for n in range(2): plt.plot([n, 1]); plt.show()\nprint(plt.get_fignums())";
     let first = run(&server, &id, code).await;
@@ -142,8 +140,7 @@ async fn a_figure_is_saved_once_for_what_it_shows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_can_be_installed_which_is_said_at_once_in_a_line() {
-    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
-    let id = name("pip");
+    let (server, id) = (Server::start_with(On::Docker, &[PRELOADED]).await, name("pip"));
     let ask = async |command: &str| {
         let code = format!(
             "import subprocess, sys\n\
@@ -205,8 +202,7 @@ fn whoever_builds_an_image_on_ours_has_the_real_programs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wide_table_is_printed_whole() {
-    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
-    let id = name("wide");
+    let (server, id) = (Server::start_with(On::Docker, &[PRELOADED]).await, name("wide"));
     let code = "import pandas as pd\n\
                 table = pd.DataFrame({f'a_long_name_{n}': [n * 1.5] * 3 for n in range(COUNT)})\n\
                 print(table)";

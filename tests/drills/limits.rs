@@ -2,7 +2,7 @@
 //! which must not be affected.
 
 use serde_json::json;
-use support::{On, Server, name, text, until};
+use support::{On, Server, assert_fields, name, text, until};
 
 /// A program, and the result that its run must have.
 struct Case {
@@ -319,18 +319,12 @@ for _ in range(5000):
 }
 
 async fn check(case: Case) {
-    let server = Server::start_with(On::Docker, SETTINGS).await;
-    let id = name("limit");
+    let (server, id) = (Server::start_with(On::Docker, SETTINGS).await, name("limit"));
     server.upload(&id, "kept.csv", b"kept").await.ok();
     // A program that must time out has one second; any other has enough time.
     let timeout_s = if case.outcome == "timeout" { 1 } else { 30 };
-    let arguments = json!({ "session_id": id, "code": case.code, "timeout_s": timeout_s });
-    let run = server.call("run_python", arguments).await.ok();
-    assert_eq!(
-        (&run["outcome"], &run["exit_code"]),
-        (&json!(case.outcome), &json!(case.exit_code))
-    );
-    assert_eq!(run["stdout"], case.stdout, "{run}");
+    let run = server.run_for(&id, case.code, timeout_s).await;
+    assert_fields!(run, { "outcome": case.outcome, "exit_code": case.exit_code, "stdout": case.stdout });
     let stderr = text(&run["stderr"]);
     assert!(stderr.ends_with(case.stderr) && (stderr.is_empty() || case.outcome != "ok"), "{run}");
     the_next_run_works(&server, &id).await;
@@ -352,16 +346,13 @@ for pid in os.listdir('/proc'):
 names = [name for name in names if name]
 print([name for name in names if 'zygote.py' not in name], len(names) <= 5)
 print(os.listdir('/dev/shm'))";
-    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 5 });
-    let next = server.call("run_python", arguments).await.ok();
-    assert_eq!(next["outcome"], "ok", "{next}");
-    assert_eq!(next["stdout"], "kept\n[] True\n[]\n", "{next}");
+    let next = server.run_for(id, code, 5).await;
+    assert_fields!(next, { "outcome": "ok", "stdout": "kept\n[] True\n[]\n" });
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_outputs_at_once_may_be_flooded() {
-    let server = Server::start(On::Docker).await;
-    let id = name("flood");
+    let (server, id) = (Server::start(On::Docker).await, name("flood"));
     server.upload(&id, "kept.csv", b"kept").await.ok();
     let before = server.peak_memory();
     // Two processes write, so that neither output waits for the other.
@@ -404,8 +395,7 @@ const TAMPERING: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_cannot_hold_up_its_own_end() {
-    let server = Server::start(On::Docker).await;
-    let id = name("tampering");
+    let (server, id) = (Server::start(On::Docker).await, name("tampering"));
     for code in TAMPERING {
         let code = format!("{WARM_ONLY}{code}");
         let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
@@ -450,8 +440,7 @@ async fn one_byte_of_code_too_many_is_refused_and_not_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_area_out_of_files_is_told_as_full_and_can_be_cleared() {
-    let server = Server::start_with(On::Docker, SETTINGS).await;
-    let id = name("inodes");
+    let (server, id) = (Server::start_with(On::Docker, SETTINGS).await, name("inodes"));
     server.upload(&id, "kept.csv", b"kept").await.ok();
     let code = "try:\n    for n in range(20_000): open(f'{n}', 'w').close()\n\
                 except OSError as error: print(error.strerror)";
@@ -506,8 +495,7 @@ async fn thirty_first_calls_at_once_make_exactly_as_many_sessions_as_there_may_b
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signals_that_a_cell_sends_to_all_end_no_later_cell() {
-    let server = Server::start_with(On::Docker, SETTINGS).await;
-    let id = name("signals");
+    let (server, id) = (Server::start_with(On::Docker, SETTINGS).await, name("signals"));
     let cell = async |language: &str, code: &str| {
         let arguments =
             json!({ "session_id": id, "language": language, "code": code, "timeout": 2 });

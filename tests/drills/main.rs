@@ -17,4 +17,5 @@ mod pool;
 mod relay;
 mod semantics;
 mod shadow;
+mod snippets;
 mod users;

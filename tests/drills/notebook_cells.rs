@@ -17,18 +17,14 @@
 //! Addresses, durations and the names of cells as files are never compared: in a notebook these names are different in
 //! each process.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    fs,
-    path::Path,
-    process::Stdio,
-};
+use std::{collections::BTreeMap, fmt::Write as _, process::Stdio};
 
-use crate::semantics::files_by_topic;
+use crate::snippets::{
+    self, Differs, assert_none_wrong, nothing_else_is_in, states_difference, wrong_parts,
+};
 use serde_json::{Value, json};
 use support::{
-    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, root, share_of, text, until,
+    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, share_of, text, until,
 };
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
@@ -76,26 +72,18 @@ struct Cell {
     code: String,
     stdin: Option<String>,
     /// Differences that are right or not worth a fix, each with its reason.
-    differs: BTreeMap<Part, String>,
+    differs: Differs<Part>,
 }
 
 impl Snippet {
-    fn read(path: &Path) -> Self {
-        let name = path.strip_prefix(root().join(CELLS)).expect("in the folder").with_extension("");
-        let name = name.to_str().expect("a name").to_owned();
-        let content = fs::read_to_string(path).expect("UTF-8");
-        let cells = content.split(MARK).skip(1);
-        let cells = cells.map(|cell| Cell::read(&name, cell)).collect();
+    fn read((name, content): (String, String)) -> Self {
+        let cells = content.split(MARK).skip(1).map(|cell| Cell::read(&name, cell)).collect();
         Self { name, cells }
     }
 
     /// All snippets, or those that `CELLS` selects.
     fn all() -> Vec<Self> {
-        let wanted = std::env::var("CELLS").unwrap_or_default();
-        let mut all: Vec<_> = files_by_topic(CELLS).iter().map(|path| Self::read(path)).collect();
-        all.retain(|snippet| snippet.name.contains(&wanted));
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
+        snippets::all(CELLS, "CELLS").into_iter().map(Self::read).collect()
     }
 }
 
@@ -104,14 +92,11 @@ impl Cell {
         let mut cell = Self::default();
         let mut rest = content;
         while let Some((line, after)) = rest.split_once('\n') {
-            if let Some(difference) = line.strip_prefix("# differs: ") {
-                let (part, reason) = difference.split_once(": ").unwrap_or((difference, ""));
-                let part = Part::named(part)
-                    .unwrap_or_else(|| panic!("{snippet}: there is no such part: {line}"));
-                assert!(!reason.is_empty(), "{snippet}: why?");
-                let twice = cell.differs.insert(part, reason.to_owned());
-                assert_eq!(twice, None, "{snippet}: {part:?} twice");
-            } else if let Some(line) = line.strip_prefix("# stdin: ") {
+            if states_difference(line, snippet, Part::named, &mut cell.differs) {
+                rest = after;
+                continue;
+            }
+            if let Some(line) = line.strip_prefix("# stdin: ") {
                 let stdin = cell.stdin.get_or_insert_default();
                 stdin.push_str(line);
                 stdin.push('\n');
@@ -223,26 +208,17 @@ impl<'a> Place<'a> {
                 seen.insert(Part::Files, self.files().await);
                 wanted.insert(Part::Files, lines(&notebook["files"]));
             }
-            for (part, wanted) in &wanted {
-                match (difference(wanted, &seen[part]), cell.differs.get(part)) {
-                    (Some(difference), None) => {
-                        wrong.push(format!("cell {number}: {part:?} differs:\n{difference}"));
-                    }
-                    (None, Some(reason)) => wrong.push(format!(
-                        "cell {number}: {part:?} no longer differs, as it might: {reason}"
-                    )),
-                    _ => {}
-                }
-            }
+            let sides = ["the notebook", "the workspace"];
+            let found = wrong_parts(&wanted, &seen, &cell.differs, sides);
+            wrong.extend(found.iter().map(|what| format!("cell {number}: {what}")));
         }
         wrong
     }
 
     /// Names of the session's files.
     async fn files(&self) -> String {
-        let arguments = json!({ "session_id": self.session });
-        let listed = self.server.call("list_artifacts", arguments).await;
-        let mut names: Vec<_> = listed.files().into_iter().map(|(name, _)| name).collect();
+        let files = self.server.files(&self.session).await;
+        let mut names: Vec<_> = files.into_iter().map(|(name, _)| name).collect();
         names.sort();
         lines(&json!(names))
     }
@@ -322,27 +298,6 @@ fn after_time(text: &str) -> Option<&str> {
     ["s", "ms", "μs", "us", "ns"].contains(&unit).then_some(after)
 }
 
-/// Both texts from their first difference; `None` if there is none.
-fn difference(notebook: &str, cell: &str) -> Option<String> {
-    /// Lines shown of each side, and characters of each line.
-    const LINES: usize = 30;
-    const WIDTH: usize = 300;
-
-    if notebook == cell {
-        return None;
-    }
-    let same = notebook.lines().zip(cell.lines()).take_while(|(a, b)| a == b).count();
-    let shown = |sign: &str, text: &str| {
-        let lines = text.split_inclusive('\n').skip(same).take(LINES);
-        let line = |line: &str| {
-            format!("    {sign} {}\n", line.escape_debug().take(WIDTH).collect::<String>())
-        };
-        lines.map(line).collect::<String>()
-    };
-    let head = format!("    after {same} equal lines, - is the notebook, + the workspace\n");
-    Some(head + &shown("-", notebook) + &shown("+", cell))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_does_what_it_does_in_a_notebook() {
     // The comparison needs IPython's own tracebacks.
@@ -359,15 +314,8 @@ async fn a_cell_does_what_it_does_in_a_notebook() {
         let snippets: Vec<_> = snippets.iter().skip(half).step_by(2).collect();
         Place::make(server).await.compare(&snippets).await
     });
-    let mut wrong = futures::future::join_all(halves).await.concat();
-    wrong.sort();
-    assert!(
-        wrong.is_empty(),
-        "{} of {} snippets:\n\n{}",
-        wrong.iter().filter_map(|line| line.split(' ').next()).collect::<BTreeSet<_>>().len(),
-        snippets.len(),
-        wrong.join("\n"),
-    );
+    let wrong = futures::future::join_all(halves).await.concat();
+    assert_none_wrong(wrong, snippets.len());
 }
 
 #[test]
@@ -378,7 +326,5 @@ fn the_cells_are_what_they_are_meant_to_be() {
     for snippet in &all {
         assert!(!snippet.cells.is_empty(), "{}: no cell", snippet.name);
     }
-    for path in files_by_topic(CELLS) {
-        assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
-    }
+    nothing_else_is_in(CELLS);
 }

@@ -7,8 +7,7 @@ use support::{On, Server, name, text};
 #[tokio::test(flavor = "multi_thread")]
 async fn packages_of_the_real_index_are_installed_and_used_at_once() {
     let settings = [("SANDBOX_PACKAGES", "rapidfuzz,humanize")];
-    let server = Server::start_with(On::Docker, &settings).await;
-    let session = name("real");
+    let (server, session) = (Server::start_with(On::Docker, &settings).await, name("real"));
     let cell = async |code: &str| -> Value {
         let cell = json!({ "code": code, "session_id": session });
         server.call("execute_code", cell).await.ok()

@@ -2,9 +2,8 @@
 
 use std::{
     fs,
-    io::Write,
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +13,9 @@ use std::{
 
 use futures::future::join_all;
 use serde_json::{Value, json};
-use support::{Answer, On, Server, containers, name, on_both, text, until, until_sessions};
+use support::{
+    Answer, Image, On, Server, containers, docker, name, on_both, text, until, until_sessions,
+};
 
 on_both! {
     a_session_that_is_not_named_is_given_a_sandbox_that_waited,
@@ -125,7 +126,7 @@ impl Bench {
     }
 
     async fn close(&self, session: &str) {
-        self.server.call("close_session", json!({ "session_id": session })).await.ok();
+        self.server.close(session).await;
         assert_eq!(self.until_ended(session).await, "closed");
     }
 
@@ -151,12 +152,6 @@ fn log_of(folder: &Path) -> std::path::PathBuf {
     folder.join("server.log")
 }
 
-fn docker(arguments: &[&str]) -> String {
-    let output = Command::new("docker").args(arguments).output().expect("the docker client runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
-}
-
 /// Containers, in any state, of the server with this process id.
 fn containers_of(pid: u32) -> Vec<Container> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
@@ -178,41 +173,8 @@ fn containers_of(pid: u32) -> Vec<Container> {
     containers.collect()
 }
 
-/// An image for one test; removed when dropped.
-struct Image(String);
-
-impl Image {
-    /// Gives the usual image an additional name.
-    fn new() -> Self {
-        let image = Self(format!("llm-sandbox-test:{}", name("pool")));
-        docker(&["tag", "llm-sandbox:latest", &image.0]);
-        image
-    }
-
-    fn id(&self) -> String {
-        docker(&["image", "inspect", "--format", "{{.Id}}", &self.0])
-    }
-
-    /// Gives the name to another image with the same contents.
-    fn change(&self) {
-        let mut build = Command::new("docker")
-            .args(["build", "--quiet", "--tag", &self.0, "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the docker client runs");
-        let file = format!("FROM {}\nLABEL changed={}\n", self.0, self.0);
-        let mut stdin = build.stdin.take().expect("piped");
-        stdin.write_all(file.as_bytes()).expect("written");
-        drop(stdin);
-        assert!(build.wait().expect("waited").success());
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = Command::new("docker").args(["rmi", "--force", &self.0]).output();
-    }
+fn id_of(image: &Image) -> String {
+    docker(&["image", "inspect", "--format", "{{.Id}}", &image.0])
 }
 
 /// Counts a server's containers repeatedly, in a thread of its own.
@@ -331,15 +293,10 @@ async fn a_cancelled_first_call_leaves_no_sandbox_that_is_neither_pooled_nor_kno
     let bench = Bench::start(on, &[("SANDBOX_HTTP_PORT", &*port)]).await;
     let [first] = bench.until_waiting(&[]).await;
     until_sessions(&port, 0).await;
-    let (request, _answer) = bench.server.expect_answer();
-    bench.server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "code": "while True: pass" } },
-    }));
+    let (request, _answer) =
+        bench.server.begin("run_python", json!({ "code": "while True: pass" }));
     until_sessions(&port, 1).await;
-    bench.server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    bench.server.cancel(request);
     until_sessions(&port, 0).await;
     assert_eq!(bench.until_ended(&first).await, "closed");
     let [second] = bench.until_waiting(&[]).await;
@@ -480,38 +437,29 @@ async fn makes_room_for(session: Option<&str>, what_happens: &str) {
     bench.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_pool_at_the_maximum_makes_room_for_a_session_that_is_not_named() {
-    makes_room_for(None, "pause").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_pool_at_the_maximum_makes_room_for_a_named_session() {
-    makes_room_for(Some(&name("frozen")), "pause").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_pool_at_the_maximum_makes_room_for_a_session_that_is_not_named() {
-    makes_room_for(None, "kill").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_pool_at_the_maximum_makes_room_for_a_named_session() {
-    makes_room_for(Some(&name("dead")), "kill").await;
+support::tests! {
+    a_frozen_pool_at_the_maximum_makes_room_for_a_session_that_is_not_named =>
+        makes_room_for(None, "pause");
+    a_frozen_pool_at_the_maximum_makes_room_for_a_named_session =>
+        makes_room_for(Some(&name("frozen")), "pause");
+    a_dead_pool_at_the_maximum_makes_room_for_a_session_that_is_not_named =>
+        makes_room_for(None, "kill");
+    a_dead_pool_at_the_maximum_makes_room_for_a_named_session =>
+        makes_room_for(Some(&name("dead")), "kill");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pool_is_rebuilt_when_the_image_changes() {
-    let image = Image::new();
+    let image = Image::named("pool");
     let bench = Bench::start(On::Docker, &[("SANDBOX_IMAGE", &*image.0)]).await;
     let [old] = bench.until_waiting(&[]).await;
     let kept = name("kept");
     bench.server.upload(&kept, "a", b"1").await.ok();
-    let before = image.id();
+    let before = id_of(&image);
     assert_eq!(image_of(&containers(&old)[0]), before);
 
-    image.change();
-    let after = image.id();
+    image.build(&format!("LABEL changed={}", image.0));
+    let after = id_of(&image);
     assert_ne!(before, after);
     bench.until_ended(&old).await;
     let [new] = bench.until_waiting(&[&kept]).await;
@@ -527,11 +475,11 @@ async fn the_pool_is_rebuilt_when_the_image_changes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pool_fills_when_the_image_appears() {
-    let image = Image::new();
+    let image = Image::named("pool");
     docker(&["rmi", &image.0]);
     let bench = Bench::start(On::Docker, &[("SANDBOX_IMAGE", &*image.0)]).await;
     assert_eq!(bench.call_unnamed("1").await.error(), "sandbox_unavailable");
-    docker(&["tag", "llm-sandbox:latest", &image.0]);
+    docker(&["tag", &support::image(), &image.0]);
     let [waiting] = bench.until_waiting(&[]).await;
     assert_eq!(bench.run_unnamed("1").await.0, waiting);
     bench.end().await;

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    On, PATIENCE, Response, Server, containers,
+    On, PATIENCE, Response, Server, containers, docker,
     index::{Index, Wheel, engine_host},
     name, until,
     web::Web,
@@ -154,21 +154,10 @@ struct Foreign(String);
 impl Foreign {
     fn start() -> Self {
         let own = name("foreign");
-        let id = docker(&[
-            "run",
-            "--detach",
-            "--name",
-            &own,
-            "--network",
-            "none",
-            "--entrypoint",
-            "sleep",
-            "--label",
-            "session_id=foreign",
-            "llm-sandbox:latest",
-            "600",
-        ]);
-        Self(id)
+        let options = ["--network=none", "--entrypoint=sleep", "--label=session_id=foreign"];
+        let run =
+            [&["run", "--detach", "--name", &own], &options[..], &["llm-sandbox:latest", "600"]];
+        Self(docker(&run.concat()))
     }
 
     fn state(&self) -> String {
@@ -180,12 +169,6 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         let _ = Program::new("docker").args(["rm", "--force", "--volumes", &self.0]).output();
     }
-}
-
-fn docker(arguments: &[&str]) -> String {
-    let output = Program::new("docker").args(arguments).output().expect("the docker client runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
 async fn until_gone(session: &str) {
@@ -268,12 +251,8 @@ async fn a_server_killed_behind_it_leaves_no_container() {
         let mut server = relay.server().await;
         let sessions: Vec<_> = (0..3).map(|n| format!("{prefix}-{round}-{n}")).collect();
         for session in &sessions {
-            let (id, _answer) = server.expect_answer();
             let arguments = json!({ "session_id": session, "code": "while True: print(1)" });
-            server.send(&json!({
-                "jsonrpc": "2.0", "id": id, "method": "tools/call",
-                "params": { "name": "run_python", "arguments": arguments },
-            }));
+            let _answer = server.begin("run_python", arguments);
         }
         // Each round kills the server at another moment.
         sleep(Duration::from_millis(round * 120)).await;

@@ -24,16 +24,18 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{Cursor, Read},
-    path::{Path, PathBuf},
     process::{Output, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
+use crate::snippets::{
+    self, Differs, assert_none_wrong, nothing_else_is_in, states_difference, wrong_parts,
+};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{
-    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, root, share_of, text, until,
+    On, PATIENCE, PRELOADED, Server, containers, name, on_screen, share_of, text, until,
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -78,7 +80,7 @@ struct Snippet {
     name: String,
     code: String,
     /// Differences that are right or not worth a fix, each with its reason.
-    differs: BTreeMap<Part, String>,
+    differs: Differs<Part>,
     /// Files that exist when it starts: paths below the root, and contents.
     given: Vec<(String, String)>,
     start: Start,
@@ -91,24 +93,16 @@ enum Start {
 }
 
 impl Snippet {
-    fn read(path: &Path) -> Self {
-        let name =
-            path.strip_prefix(root().join(SNIPPETS)).expect("in the folder").with_extension("");
-        let name = name.to_str().expect("a name").to_owned();
-        let code = fs::read_to_string(path).expect("UTF-8");
+    fn read((name, code): (String, String)) -> Self {
         let mut differs = BTreeMap::new();
         let mut start = Start::Forked;
         let mut given: Vec<(String, String)> = vec![];
         let after_mark = code.strip_prefix('\u{feff}').unwrap_or(&code);
         for line in after_mark.lines().take_while(|line| line.starts_with('#')) {
-            if let Some(difference) = line.strip_prefix("# differs: ") {
-                let (part, reason) = difference.split_once(": ").unwrap_or((difference, ""));
-                let part = Part::named(part)
-                    .unwrap_or_else(|| panic!("{name}: there is no such part: {line}"));
-                assert!(!reason.is_empty(), "{name}: why?");
-                let twice = differs.insert(part, reason.to_owned());
-                assert_eq!(twice, None, "{name}: {part:?} twice");
-            } else if let Some(reason) = line.strip_prefix("# start: cold: ") {
+            if states_difference(line, &name, Part::named, &mut differs) {
+                continue;
+            }
+            if let Some(reason) = line.strip_prefix("# start: cold: ") {
                 assert!(!reason.is_empty(), "{name}: why?");
                 start = Start::Cold;
             } else if let Some(path) = line.strip_prefix("# given: ") {
@@ -124,26 +118,11 @@ impl Snippet {
 
     /// All snippets, or those that `SNIPPETS` selects.
     fn all() -> Vec<Self> {
-        let wanted = std::env::var("SNIPPETS").unwrap_or_default();
-        let mut all: Vec<_> =
-            files_by_topic(SNIPPETS).iter().map(|path| Self::read(path)).collect();
-        all.retain(|snippet| snippet.name.contains(&wanted));
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
+        snippets::all(SNIPPETS, "SNIPPETS").into_iter().map(Self::read).collect()
     }
 }
 
 const SNIPPETS: &str = "tests/snippets";
-
-/// All files below a folder of the repository, in the folders of their topics.
-pub(crate) fn files_by_topic(folder: &str) -> Vec<PathBuf> {
-    let entries = |folder: &Path| {
-        let entries =
-            fs::read_dir(folder).unwrap_or_else(|_| panic!("no topic: {}", folder.display()));
-        entries.map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>()
-    };
-    entries(&root().join(folder)).iter().flat_map(|topic| entries(topic)).collect()
-}
 
 /// An archive to be unpacked at the root.
 fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a str, u32)>) -> Vec<u8> {
@@ -267,15 +246,7 @@ impl Bench {
             (Start::Forked, "warm" | "fork") | (Start::Cold, "cold") => {}
             (wanted, start) => wrong.push(format!("started {start:?} and not {wanted:?}")),
         }
-        for (part, cold) in &cold {
-            match (difference(cold, &warm[part]), snippet.differs.get(part)) {
-                (Some(difference), None) => wrong.push(format!("{part:?} differs:\n{difference}")),
-                (None, Some(reason)) => {
-                    wrong.push(format!("{part:?} no longer differs, as it might: {reason}"));
-                }
-                _ => {}
-            }
-        }
+        wrong.extend(wrong_parts(&cold, &warm, &snippet.differs, ["the cold script", "the run"]));
         Ok(wrong)
     }
 }
@@ -444,36 +415,6 @@ fn listing(files: &[u8]) -> String {
     entries.into_values().collect()
 }
 
-/// The lines from the first difference to the last; `None` if there is none.
-fn difference(cold: &str, warm: &str) -> Option<String> {
-    /// Lines shown of each side, and characters of each line.
-    const LINES: usize = 30;
-    const WIDTH: usize = 300;
-
-    if cold == warm {
-        return None;
-    }
-    let [cold, warm] = [cold, warm].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
-    let same_head = cold.iter().zip(&warm).take_while(|(cold, warm)| cold == warm).count();
-    let (cold, warm) = (&cold[same_head..], &warm[same_head..]);
-    let ends = cold.iter().rev().zip(warm.iter().rev());
-    let same_tail = ends.take_while(|(cold, warm)| cold == warm).count();
-    let shown = |sign: &str, lines: &[&str]| {
-        let lines = &lines[..lines.len() - same_tail];
-        let line = |line: &&str| {
-            let line: String = line.escape_debug().take(WIDTH).collect();
-            format!("    {sign} {line}\n")
-        };
-        let mut shown: Vec<_> = lines.iter().take(LINES).map(line).collect();
-        if lines.len() > LINES {
-            shown.push(format!("    {sign} and {} more\n", lines.len() - LINES));
-        }
-        shown.concat()
-    };
-    let head = format!("    after {same_head} equal lines, - is the cold script, + the run\n");
-    Some(head + &shown("-", cold) + &shown("+", warm))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_run_is_like_a_cold_script() {
     let bench = &Bench::start().await;
@@ -481,24 +422,15 @@ async fn a_warm_run_is_like_a_cold_script() {
     let next = &AtomicUsize::new(0);
     // As many sessions as the usual machine has processors.
     let sessions = [bench.compare_all(snippets, next), bench.compare_all(snippets, next)];
-    let mut wrong = futures::future::join_all(sessions).await.concat();
-    wrong.sort();
-    assert!(
-        wrong.is_empty(),
-        "{} of {} snippets:\n\n{}",
-        wrong.iter().filter_map(|line| line.split(':').next()).collect::<BTreeSet<_>>().len(),
-        snippets.len(),
-        wrong.join("\n"),
-    );
+    let wrong = futures::future::join_all(sessions).await.concat();
+    assert_none_wrong(wrong, snippets.len());
 }
 
 #[test]
 fn the_snippets_are_what_they_are_meant_to_be() {
     let all = Snippet::all();
     assert!(all.len() >= 449 || std::env::var_os("SNIPPETS").is_some(), "{}", all.len());
-    for path in files_by_topic(SNIPPETS) {
-        assert!(path.extension().is_some_and(|end| end == "py"), "{} is never run", path.display());
-    }
+    nothing_else_is_in(SNIPPETS);
     // Editors and checkouts tend to repair odd characters that are there on purpose.
     for (name, odd) in [
         ("main_module/bom", "\u{feff}\"\"\""),
@@ -600,8 +532,7 @@ async fn hurts_no_later_run(attack: &str, ends: impl Fn(&Value) -> bool) {
     bench.server.upload(&session, "kept.csv", b"kept").await.ok();
     // Twice: after the first attack the container has other processes than before.
     for _ in 0..2 {
-        let arguments = json!({ "session_id": session, "code": attack, "timeout_s": 3 });
-        let run = bench.server.call("run_python", arguments).await.ok();
+        let run = bench.server.run_for(&session, attack, 3).await;
         assert!(ends(&run), "{run}");
         for (code, printed) in LATER.iter().chain(LATER) {
             let (later, start) = bench.run(&session, code).await.expect("carried out");
@@ -621,19 +552,13 @@ fn met_others(run: &Value) -> bool {
     run["outcome"] == "ok" && run["stdout"] != "0\n"
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_kills_the_fork_server_hurts_no_later_run() {
-    hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGKILL"), met_others).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_stops_the_fork_server_hurts_no_later_run() {
-    hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGSTOP"), met_others).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_interrupts_the_fork_server_hurts_no_later_run() {
-    hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGINT"), met_others).await;
+support::tests! {
+    a_run_that_kills_the_fork_server_hurts_no_later_run =>
+        hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGKILL"), met_others);
+    a_run_that_stops_the_fork_server_hurts_no_later_run =>
+        hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGSTOP"), met_others);
+    a_run_that_interrupts_the_fork_server_hurts_no_later_run =>
+        hurts_no_later_run(&ATTACK.replace("SIGNAL", "SIGINT"), met_others);
 }
 
 #[tokio::test(flavor = "multi_thread")]

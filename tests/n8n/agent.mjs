@@ -1,23 +1,10 @@
 // analyst-agent.json: a chat with a model that follows a script, and what that model gets to see.
 
+import { readFileSync } from "node:fs";
 import { check, equal, ok } from "../clients/check.mjs";
 import { startModel, toolResults } from "../clients/claude_code/model.mjs";
 
-const TOOLS = [
-  "cancel_execution",
-  "close_session",
-  "create_session",
-  "destroy_session",
-  "execute_code",
-  "get_workspace_info",
-  "list_artifacts",
-  "list_runtimes",
-  "read_artifact",
-  "read_output",
-  "reset_workspace",
-  "run_python",
-  "upload_file",
-];
+const { tools: TOOLS } = JSON.parse(readFileSync(new URL("../clients/job.json", import.meta.url)));
 const CSV = "channel,revenue\nsearch,480\nCafé,95\n";
 const NAME = "sälés 1.csv";
 const CHART = `import pandas as pd

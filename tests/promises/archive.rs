@@ -71,8 +71,7 @@ fn notes(result: &Value) -> String {
 }
 
 async fn cell(server: &Server, session: &str, code: &str) -> Value {
-    let arguments = json!({ "session_id": session, "code": code });
-    server.call("execute_code", arguments).await.ok()
+    server.cell(session, code).await.ok()
 }
 
 async fn a_session_that_expires_comes_back_with_files_and_variables_and_says_so(on: On) {

@@ -40,8 +40,7 @@ with tarfile.open('archive', 'r:') as archive:
 }
 
 async fn archives_hold_every_file_as_it_is(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let session = name("archive");
     let long = format!("long/{}/{}.csv", "folder ".repeat(20), "ü".repeat(100));
     let code = format!(
@@ -119,8 +118,7 @@ fn is_cut(rest: &[u8]) {
 }
 
 async fn an_archive_is_never_taken_for_whole_if_its_session_ends(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(on, &[]).await;
     for format in ["zip", "tar"] {
         let session = name("cut");
         let code = "import os; open('a', 'wb').write(os.urandom(60_000_000)); open('b', 'w')";

@@ -18,8 +18,7 @@ async fn a_message_far_too_large_is_answered_all_the_same(on: On) {
 }
 
 async fn bad_arguments_are_refused_with_the_right_code(on: On) {
-    let server = Server::start(on).await;
-    let id = name("bad");
+    let (server, id) = (Server::start(on).await, name("bad"));
     server.upload(&id, "a.csv", b"1").await.ok();
     let long = "x".repeat(10_000);
     let upload = |name: &str, content: &str| {
@@ -110,8 +109,7 @@ async fn bad_arguments_are_refused_with_the_right_code(on: On) {
 }
 
 async fn arguments_are_read_as_they_are_meant(on: On) {
-    let server = Server::start(on).await;
-    let id = name("meant");
+    let (server, id) = (Server::start(on).await, name("meant"));
     let call = async |tool: &str, mut arguments: Value| {
         arguments["session_id"] = json!(id);
         server.call(tool, arguments).await.ok()

@@ -3,7 +3,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
 use support::{
-    Answer, On, Server, http, name, noise, on_all, text, until, until_uploaded, url_in, web::Web,
+    Answer, On, Server, assert_fields, http, name, noise, on_all, text, until, until_uploaded,
+    url_in, web::Web,
 };
 use tokio::join;
 
@@ -27,8 +28,7 @@ on_all! {
 }
 
 async fn new_and_changed_files_are_artifacts_and_no_others(on: On) {
-    let server = Server::start(on).await;
-    let id = name("artifacts");
+    let (server, id) = (Server::start(on).await, name("artifacts"));
     server.upload(&id, "in.csv", b"a,b\n").await.ok();
     server.upload(&id, "same.csv", b"a,b\n").await.ok();
     let code = "import os, pathlib\nos.mkdir('plots')\nopen('plots/é 1.png', 'wb').write(b'12345')\n\
@@ -61,8 +61,7 @@ async fn a_run_that_fails_has_no_artifacts(on: On) {
 }
 
 async fn thousands_of_files_do_not_flood_the_result(on: On) {
-    let server = Server::start(on).await;
-    let id = name("many");
+    let (server, id) = (Server::start(on).await, name("many"));
     let run = server.run(&id, "for i in range(6000): open(f'{i:05}' + 'x' * 100, 'w')").await;
     assert_eq!(run["artifacts"].as_array().map(Vec::len), Some(50));
     assert_eq!(run["artifacts_omitted"], 5950);
@@ -73,14 +72,10 @@ async fn thousands_of_files_do_not_flood_the_result(on: On) {
 }
 
 async fn a_file_of_the_largest_size_round_trips_byte_exact(on: On) {
-    let server = Server::start(on).await;
-    let id = name("largest");
+    let (server, id) = (Server::start(on).await, name("largest"));
     let content = noise(50_000_000);
     let uploaded = server.upload(&id, "big.bin", &content).await.ok();
-    assert_eq!(
-        (&uploaded["path"], &uploaded["size_bytes"]),
-        (&json!("/mnt/data/big.bin"), &json!(50_000_000))
-    );
+    assert_fields!(uploaded, { "path": "/mnt/data/big.bin", "size_bytes": 50_000_000 });
 
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
     let response = http("GET", text(&listed["artifacts"][0]["download_url"])).await;
@@ -89,8 +84,7 @@ async fn a_file_of_the_largest_size_round_trips_byte_exact(on: On) {
 }
 
 async fn one_byte_too_many_is_refused_and_leaves_nothing(on: On) {
-    let server = Server::start(on).await;
-    let id = name("too-large");
+    let (server, id) = (Server::start(on).await, name("too-large"));
     server.upload(&id, "small", b"x").await.ok();
     let refused = server.upload(&id, "big.bin", &vec![7; 50_000_001]).await;
     assert_eq!(refused.error(), "upload_too_large");
@@ -101,8 +95,7 @@ async fn one_byte_too_many_is_refused_and_leaves_nothing(on: On) {
 }
 
 async fn an_upload_replaces_only_when_asked_to(on: On) {
-    let server = Server::start(on).await;
-    let id = name("replace");
+    let (server, id) = (Server::start(on).await, name("replace"));
     server.upload(&id, "raw/sales.csv", b"old").await.ok();
     let refused = server.upload(&id, "raw/sales.csv", b"new").await;
     assert_eq!(refused.error(), "file_exists");
@@ -122,16 +115,14 @@ async fn an_upload_replaces_only_when_asked_to(on: On) {
 }
 
 async fn an_empty_file_is_a_file(on: On) {
-    let server = Server::start(on).await;
-    let id = name("empty");
+    let (server, id) = (Server::start(on).await, name("empty"));
     server.upload(&id, "empty.csv", b"").await.ok();
     assert_eq!(server.files(&id).await, [("empty.csv".to_owned(), 0)]);
     assert_eq!(read(&server, &id, "empty.csv").await, b"");
 }
 
 async fn files_come_and_go_while_a_program_runs(on: On) {
-    let server = Server::start(on).await;
-    let id = name("beside");
+    let (server, id) = (Server::start(on).await, name("beside"));
     // The file gets its name when it is complete.
     let make = "import os\nopen('new', 'w').write('while running')\nos.rename('new', 'made')\n";
     let code = format!("{make}{}", until_uploaded("go"));
@@ -148,8 +139,7 @@ async fn files_come_and_go_while_a_program_runs(on: On) {
 }
 
 async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
-    let server = Server::start(on).await;
-    let id = name("names");
+    let (server, id) = (Server::start(on).await, name("names"));
     // The names that grow most when they are written as JSON, and again as JSON in a text.
     let code = "for i in range(9000): open('\"' * 250 + str(i), 'w')";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");
@@ -173,8 +163,7 @@ async fn a_list_of_hostile_names_still_fits_into_a_message(on: On) {
 }
 
 async fn a_picture_comes_as_a_picture_and_once(on: On) {
-    let server = Server::start(on).await;
-    let id = name("picture");
+    let (server, id) = (Server::start(on).await, name("picture"));
     let bytes = STANDARD.decode(PNG).expect("base64");
     server.upload(&id, "chart.png", &bytes).await.ok();
     for path in ["chart.png", "/mnt/data/chart.png"] {
@@ -202,8 +191,7 @@ async fn a_picture_comes_as_a_picture_and_once(on: On) {
 }
 
 async fn of_what_is_neither_text_nor_a_picture_its_kind_is_told(on: On) {
-    let server = Server::start(on).await;
-    let id = name("kind");
+    let (server, id) = (Server::start(on).await, name("kind"));
     let content = [b"%PDF-1.7\n", &noise(2_500_000)[..], b"%%EOF\n"].concat();
     server.upload(&id, "report.pdf", &content).await.ok();
     let answer =
@@ -247,8 +235,7 @@ async fn a_file_too_large_for_a_message_comes_as_a_url(on: On) {
 }
 
 async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
-    let server = Server::start(on).await;
-    let id = name("list");
+    let (server, id) = (Server::start(on).await, name("list"));
     for name in ["b.csv", "a/z.txt", "a.png", "a/b/c.parquet"] {
         server.upload(&id, name, b"123").await.ok();
     }
@@ -275,8 +262,7 @@ async fn files_are_listed_by_path_with_all_that_is_known_of_them(on: On) {
 }
 
 async fn many_files_are_listed_by_the_page_with_one_url_for_all(on: On) {
-    let server = Server::start(on).await;
-    let id = name("pages");
+    let (server, id) = (Server::start(on).await, name("pages"));
     let code = "import os\nos.mkdir('é 1')\nfor n in range(118): open(f'{n:03}.txt', 'w').write(str(n))\n\
                 for name in 'a#b?c%20d.txt', 'é 1/z.txt': open(name, 'w').write(name)";
     assert_eq!(server.run(&id, code).await["outcome"], "ok");

@@ -120,8 +120,7 @@ async fn every_call_is_one_line_whatever_came_of_it() {
     server.upload(&id, "a.csv", b"1,2").await.ok();
     server.run(&id, "print(1)").await;
     server.run(&id, "raise SystemExit(3)").await;
-    let late = json!({ "session_id": id, "code": "while True: pass", "timeout_s": 1 });
-    server.call("run_python", late).await.ok();
+    server.run_for(&id, "while True: pass", 1).await;
     server.call("read_artifact", json!({ "session_id": id, "path": "b.csv" })).await.error();
     server.call("run_python", json!({ "code": 7 })).await.error();
     server.call("run_python", json!({ "session_id": "a/b", "code": "1" })).await.error();
@@ -329,8 +328,7 @@ async fn nothing_that_callers_send_or_get_is_in_the_file() {
         format!("open('{MARK}.txt', 'w').write('{MARK}')"),
     ] {
         server.run(&id, &code).await;
-        let cell = json!({ "session_id": id, "code": code, "stdin": MARK });
-        server.call("execute_code", cell).await;
+        server.call("execute_code", json!({ "session_id": id, "code": code, "stdin": MARK })).await;
     }
     server.call("read_artifact", json!({ "session_id": id, "path": file })).await.ok();
     server.call("read_artifact", json!({ "session_id": id, "path": MARK })).await.error();
@@ -381,16 +379,10 @@ async fn a_call_that_is_cancelled_has_its_line() {
     let audited = Audited::new();
     let server = audited.start(&[]).await;
     let id = name("audit");
-    let (request, _answer) = server.expect_answer();
     let code = "open('started', 'w')\nwhile True: pass";
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": id, "code": code } },
-    }));
+    let (request, _answer) = server.begin("run_python", json!({ "session_id": id, "code": code }));
     until("it runs", async || !server.files_if_any(&id).await.is_empty()).await;
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    server.cancel(request);
     until("it has its line", async || {
         audited.calls().iter().any(|line| line["tool"] == "run_python")
     })
@@ -407,12 +399,8 @@ async fn a_call_whose_client_leaves_has_its_line() {
     let audited = Audited::new();
     let server = audited.start(&[]).await;
     let id = name("audit");
-    let (request, _answer) = server.expect_answer();
     let code = until_uploaded("never");
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": id, "code": code } },
-    }));
+    server.begin("run_python", json!({ "session_id": id, "code": code }));
     until("it is there", async || {
         let listed = server.call("list_artifacts", json!({ "session_id": id })).await;
         listed.raw["isError"] == false

@@ -3,28 +3,24 @@
 //! Two callers, alice and bob, share only the server. Sandboxes are plain processes, because these tests are about the
 //! separation of names, not of programs.
 
-use std::{fs, process::Stdio};
+use std::fs;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use support::{
-    On, PATIENCE, Response, http, http_begin, http_with, name, program, until, until_sessions,
-    web::*,
+    On, PATIENCE, Response, ended, http, http_begin, http_with, name, program, until,
+    until_sessions, web::*,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
-const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
-
 /// A server with two callers.
 async fn start(settings: &[(&str, &str)]) -> (Web, Caller, Caller) {
-    let web = Web::start(On::Local, &[&[TOKENS], settings].concat()).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
-    (web, alice, bob)
+    Web::of_two(On::Local, settings).await
 }
 
 /// Status and code of a refusal, checked for its form.
 #[track_caller]
-fn refusal(response: &Response) -> (u16, String) {
+pub(super) fn refusal(response: &Response) -> (u16, String) {
     assert_eq!(response.header("content-type"), "application/json", "{}", response.status);
     let mut body = response.json();
     if body["jsonrpc"] == "2.0" {
@@ -95,6 +91,24 @@ async fn any_signature(caller: &Caller, session: &str) -> String {
     rest.strip_suffix("/{filename}").expect("a place for the name").to_owned()
 }
 
+/// The URL of all files of a session.
+async fn all_url(caller: &Caller, session: &str) -> String {
+    caller.list(session).await["download_all_url"].as_str().expect("an address").to_owned()
+}
+
+/// All kinds of URLs of a session with the file `a.txt`, whose URL is `url`, and the methods that they are for.
+async fn all_kinds(
+    caller: &Caller,
+    session: &str,
+    url: &str,
+    upload: &str,
+) -> [(&'static str, String); 5] {
+    let (all, any) = (all_url(caller, session).await, any_signature(caller, session).await);
+    let any = url.split('?').next().expect("a path").replace(session, &format!("{session}~{any}"));
+    let upload = || upload.to_owned();
+    [("GET", url.to_owned()), ("GET", all), ("GET", any), ("GET", upload()), ("PUT", upload())]
+}
+
 /// The URL with a guessed signature.
 fn forged(url: &str) -> String {
     let start = url.find("signature=").map_or_else(|| url.find('~'), |at| Some(at + 10));
@@ -128,7 +142,7 @@ async fn without_tokens_everybody_on_this_machine_comes_in_and_addresses_are_pla
     let all = listed["download_all_url"].as_str().expect("an address");
     assert!(!all.contains("signature"), "{all}");
     assert_eq!(http("GET", all).await.status, 200);
-    nobody.call("close_session", json!({ "session_id": session })).await.ok();
+    nobody.close(&session).await;
     assert_eq!(refusal(&http("GET", &url).await), (404, "not_found".into()));
 }
 
@@ -138,13 +152,9 @@ async fn a_server_that_others_can_reach_does_not_start_without_tokens() {
     for host in ["0.0.0.0", "::"] {
         for transport in ["stdio", "http"] {
             let settings = [("SANDBOX_HTTP_HOST", host), ("SANDBOX_TRANSPORT", transport)];
-            let ended = program(folder.path(), &settings)
-                .arg("--no-isolation")
-                .stdin(Stdio::null())
-                .output();
-            let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
-            let said = String::from_utf8_lossy(&ended.stderr);
-            assert_eq!(ended.status.code(), Some(64), "{host} {transport}: {said}");
+            let mut server = program(folder.path(), &settings);
+            let (code, _, said) = ended(server.arg("--no-isolation")).await;
+            assert_eq!(code, Some(64), "{host} {transport}: {said}");
             assert!(said.contains("SANDBOX_AUTH_TOKENS"), "{said}");
         }
     }
@@ -165,13 +175,9 @@ async fn with_tokens_it_can_be_reached_by_others() {
 async fn a_mistake_in_the_tokens_is_told_without_them() {
     let folder = tempfile::tempdir().expect("a folder");
     for list in ["hunter2", "me:hunter2,you:hunter2", "m e:hunter2", "me:hunter2 hunter2"] {
-        let ended = program(folder.path(), &[("SANDBOX_AUTH_TOKENS", list)])
-            .arg("--no-isolation")
-            .stdin(Stdio::null())
-            .output();
-        let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(64), "{said}");
+        let mut server = program(folder.path(), &[("SANDBOX_AUTH_TOKENS", list)]);
+        let (code, _, said) = ended(server.arg("--no-isolation")).await;
+        assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("SANDBOX_AUTH_TOKENS") && !said.contains("hunter2"), "{said}");
     }
 }
@@ -185,13 +191,9 @@ async fn a_line_of_the_settings_file_that_cannot_be_read_is_not_quoted_if_it_has
         "SANDBOX_AUTH_TOKENS: me:hunter2",
     ] {
         fs::write(folder.path().join(".env"), line).expect("written");
-        let ended = program(folder.path(), &[])
-            .args(["--no-isolation", "serve", "--http"])
-            .stdin(Stdio::null())
-            .output();
-        let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(64), "{line}: {said}");
+        let mut server = program(folder.path(), &[]);
+        let (code, _, said) = ended(server.args(["--no-isolation", "serve", "--http"])).await;
+        assert_eq!(code, Some(64), "{line}: {said}");
         assert!(said.contains(".env") && !said.contains("hunter2"), "{said}");
     }
 }
@@ -433,7 +435,7 @@ async fn a_name_belongs_to_its_caller_and_nobody_can_tell_that_another_has_it() 
     assert_eq!(http("GET", &hers).await.body, b"hers");
     assert_eq!(http("GET", &his).await.body, b"his");
     assert_ne!(hers, his);
-    bob.call("close_session", json!({ "session_id": session })).await.ok();
+    bob.close(&session).await;
     assert_eq!(refusal(&http("GET", &his).await), (404, "not_found".into()));
     assert_eq!(http("GET", &hers).await.body, b"hers");
     let run = alice.run(&session, "print(open('a.txt').read())").await;
@@ -600,14 +602,11 @@ async fn a_client_has_so_many_sessions_and_no_more(pool: &str) {
     assert_eq!(new(&alice).await, Err("max_sessions".into()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_has_so_many_sessions_and_no_more_without_a_pool() {
-    a_client_has_so_many_sessions_and_no_more("0").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_has_so_many_sessions_and_no_more_with_a_pool() {
-    a_client_has_so_many_sessions_and_no_more("1").await;
+support::tests! {
+    a_client_has_so_many_sessions_and_no_more_without_a_pool =>
+        a_client_has_so_many_sessions_and_no_more("0");
+    a_client_has_so_many_sessions_and_no_more_with_a_pool =>
+        a_client_has_so_many_sessions_and_no_more("1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -700,8 +699,7 @@ async fn an_address_is_good_for_nothing_but_what_it_was_made_for() {
     let url = put(&alice, &session, "a.txt", b"ours").await;
     put(&alice, &session, "b.txt", b"ours").await;
     put(&alice, &other, "a.txt", b"ours").await;
-    let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
-    let all = listed["download_all_url"].as_str().expect("an address").to_owned();
+    let all = all_url(&alice, &session).await;
     let upload = upload_url(&alice, &session, "a.txt", false).await;
     let signed = |url: &str| format!("signature={}", part(url, "signature"));
     let base = format!("{}/files/{session}", web.base);
@@ -804,8 +802,7 @@ async fn what_an_address_says_cannot_be_changed_and_there_is_one_way_to_say_it()
         cases.push(with(&url, "signature", &changed(at)));
     }
     for url in cases {
-        let response = http("GET", &url).await;
-        assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{url}");
+        assert_eq!(refusal(&http("GET", &url).await), (403, "invalid_signature".into()), "{url}");
     }
     // The unchanged URL is valid, and so is its longer form.
     for url in [url.clone(), longer(&number.to_string(), &expires.to_string())] {
@@ -820,8 +817,7 @@ async fn an_address_of_any_file_is_good_for_reading_one_and_for_nothing_else() {
     let url = put(&alice, &session, "a.txt", b"ours").await;
     put(&alice, &session, "b.txt", b"ours").await;
     put(&alice, &other, "a.txt", b"ours").await;
-    let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
-    let all = listed["download_all_url"].as_str().expect("an address").to_owned();
+    let all = all_url(&alice, &session).await;
     let any = any_signature(&alice, &session).await;
     let signed = |url: &str| format!("signature={}", part(url, "signature"));
     let base = format!("{}/files/{session}", web.base);
@@ -838,8 +834,7 @@ async fn an_address_of_any_file_is_good_for_reading_one_and_for_nothing_else() {
         format!("{}/files/{other}~{any}/a.txt", web.base),
         format!("{}/files/nobody~{any}/a.txt", web.base),
     ] {
-        let response = http("GET", &url).await;
-        assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{url}");
+        assert_eq!(refusal(&http("GET", &url).await), (403, "invalid_signature".into()), "{url}");
     }
     for file in ["a.txt", "b.txt"] {
         let url = format!("{base}~{any}/{file}");
@@ -893,13 +888,7 @@ async fn an_address_expires() {
     let session = name("expires");
     let url = put(&alice, &session, "a.txt", b"1").await;
     let upload = upload_url(&alice, &session, "b.txt", true).await;
-    let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
-    let all = listed["download_all_url"].as_str().expect("an address").to_owned();
-    let any = any_signature(&alice, &session).await;
-    let any = url.split('?').next().expect("a path").replace(&session, &format!("{session}~{any}"));
-    for (method, url) in
-        [("GET", &url), ("GET", &all), ("GET", &any), ("GET", &upload), ("PUT", &upload)]
-    {
+    for (method, url) in &all_kinds(&alice, &session, &url, &upload).await {
         until("it has expired", async || {
             let response = http_with(method, url, &[], b"").await;
             assert!(matches!(response.status, 200 | 201 | 403), "{}", response.status);
@@ -921,16 +910,11 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
     let session = name("reborn");
     let url = put(&alice, &session, "a.txt", b"first").await;
     let upload = upload_url(&alice, &session, "a.txt", true).await;
-    let listed = alice.call("list_artifacts", json!({ "session_id": session })).await.ok();
-    let all = listed["download_all_url"].as_str().expect("an address").to_owned();
-    let any = any_signature(&alice, &session).await;
-    let any = url.split('?').next().expect("a path").replace(&session, &format!("{session}~{any}"));
+    let kinds = all_kinds(&alice, &session, &url, &upload).await;
     let port = web.base.rsplit(':').next().expect("a port").to_owned();
     let dead = async || {
-        for (method, url) in
-            [("GET", &url), ("GET", &all), ("GET", &any), ("GET", &upload), ("PUT", &upload)]
-        {
-            let body: &[u8] = if method == "PUT" { b"theirs" } else { b"" };
+        for (method, url) in &kinds {
+            let body: &[u8] = if *method == "PUT" { b"theirs" } else { b"" };
             let response = http_with(method, url, &[], body).await;
             assert_eq!(refusal(&response), (404, "not_found".into()), "{method} {url}");
             let message = response.json()["message"].to_string();
@@ -941,13 +925,13 @@ async fn an_address_ends_with_its_session_even_if_another_takes_the_name() {
             assert_eq!(refusal(&response), (403, "invalid_signature".into()), "{method} {forged}");
         }
     };
-    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    alice.close(&session).await;
     dead().await;
     until_sessions(&port, 0).await;
     let second = put(&alice, &session, "a.txt", b"second").await;
     dead().await;
     assert_eq!(http("GET", &second).await.body, b"second");
-    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    alice.close(&session).await;
     // The name is free for any caller when its session has ended.
     put(&bob, &session, "a.txt", b"his").await;
     dead().await;
@@ -962,7 +946,7 @@ async fn of_an_address_whose_session_ended_before_it_expired_the_end_is_told() {
     let session = name("late");
     let url = put(&alice, &session, "a.txt", b"1").await;
     until("it has expired", async || http("GET", &url).await.status == 403).await;
-    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    alice.close(&session).await;
     // A new URL would not help, so the error does not suggest one.
     assert_eq!(refusal(&http("GET", &url).await), (404, "not_found".into()));
 }

@@ -1,7 +1,7 @@
 //! Cells: what stays between calls, how the answer tells each end, and what a model can ask about its workspace.
 
 use serde_json::{Value, json};
-use support::{Answer, On, PATIENCE, Server, name, on_all, text, web::Web};
+use support::{Answer, On, PATIENCE, Server, assert_fields, name, on_all, text, web::Web};
 use tokio::{join, time::timeout};
 
 on_all! {
@@ -56,8 +56,7 @@ async fn info(server: &Server) -> Value {
 
 #[track_caller]
 fn assert_success(ran: &Value) {
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("success"), &json!(0), &json!("kept")), "{ran}");
+    assert_fields!(ran, { "status": "success", "exit_code": 0, "state": "kept" });
     assert_eq!(ran.get("error_message"), None, "{ran}");
 }
 
@@ -116,8 +115,7 @@ async fn without_a_workspace_there_is_nothing_to_look_at_or_to_reset(on: On) {
 }
 
 async fn a_workspace_is_told_of_during_a_run(on: On) {
-    let server = Server::start(on).await;
-    let id = name("busy-info");
+    let (server, id) = (Server::start(on).await, name("busy-info"));
     server.run(&id, "open('a.csv', 'w').write('12345')").await;
     let code = "# waits for a file\nimport os, time\nopen('began', 'w')\n\
                 while not os.path.exists('go'): time.sleep(0.01)";
@@ -135,8 +133,7 @@ async fn a_workspace_is_told_of_during_a_run(on: On) {
     };
     let (_, told) =
         timeout(PATIENCE, async { join!(server.run(&id, code), look) }).await.expect("in time");
-    assert_eq!(told["session_id"], id);
-    assert_eq!(told.get("variables"), None);
+    assert_fields!(told, { "session_id": id, "variables": null });
     assert!(notes(&told).contains("A run is in progress"), "{told}");
     let runs = told["history"].as_array().expect("an array");
     assert_eq!((runs.len(), &runs[0]["status"]), (2, &json!("success")));
@@ -272,8 +269,7 @@ async fn the_value_of_the_last_expression_is_the_result() {
 async fn an_error_keeps_what_was_done_before_it_and_its_files() {
     let server = containers().await;
     let ran = cell(&server, "kept = 1\nopen('half.csv', 'w').write('a')\n{}['gone']").await;
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("execution_error"), &json!(1), &json!("kept")), "{ran}");
+    assert_fields!(ran, { "status": "execution_error", "exit_code": 1, "state": "kept" });
     assert_eq!(ran["artifacts"][0]["filename"], "half.csv");
     assert_eq!(
         ran["error_message"],
@@ -314,8 +310,7 @@ async fn a_timeout_takes_variables_back_and_says_so() {
     cell(&server, "x = [1, 2]").await;
     let code = "x.append(3)\nopen('half.csv', 'w').write('a')\nprint('began', flush=True)\nwhile True: pass";
     let ran = server.call("execute_code", json!({ "code": code, "timeout": 2 })).await.ok();
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("timeout"), &json!(-1), &json!("rolled_back")), "{ran}");
+    assert_fields!(ran, { "status": "timeout", "exit_code": -1, "state": "rolled_back" });
     assert_eq!(ran["stdout"], "began\n");
     let message = text(&ran["error_message"]);
     assert!(message.starts_with("The code was stopped after 2 s"), "{message}");
@@ -383,8 +378,7 @@ async fn a_cell_that_takes_all_memory_is_told_and_taken_back() {
     let server = containers().await;
     cell(&server, "x = 'before'").await;
     let ran = cell(&server, "x = bytearray()\nwhile True: x += bytes(10_000_000)").await;
-    let ended = (&ran["status"], &ran["exit_code"], &ran["state"]);
-    assert_eq!(ended, (&json!("out_of_memory"), &json!(137), &json!("rolled_back")), "{ran}");
+    assert_fields!(ran, { "status": "out_of_memory", "exit_code": 137, "state": "rolled_back" });
     assert!(text(&ran["error_message"]).contains("memory limit of 512MB"), "{ran}");
     assert_eq!(cell(&server, "x").await["result"], "'before'");
 }
@@ -392,10 +386,8 @@ async fn a_cell_that_takes_all_memory_is_told_and_taken_back() {
 async fn a_cancelled_cell_is_taken_back_and_the_next_one_runs() {
     let server = containers().await;
     cell(&server, "x = 'before'").await;
-    let (id, answer) = server.expect_answer();
     let code = "x = 'changed'\nopen('began', 'w')\nwhile True: pass";
-    let call = json!({ "name": "execute_code", "arguments": { "code": code } });
-    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    let (id, answer) = server.begin("execute_code", json!({ "code": code }));
     let began = async { while info(&server).await["files"]["count"] != 1 {} };
     timeout(PATIENCE, began).await.expect("it begins");
     let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
@@ -569,8 +561,7 @@ async fn languages_have_an_interpreter_each() {
     if has("javascript") {
         assert_success(&run("javascript", "let x = 'of node'").await);
         let ran = run("js", "console.log(x); x.length").await;
-        assert_eq!((&ran["stdout"], &ran["result"]), (&json!("of node\n"), &json!("7")), "{ran}");
-        assert_eq!(ran["execution_count"], 2);
+        assert_fields!(ran, { "stdout": "of node\n", "result": "7", "execution_count": 2 });
     }
     if has("bash") {
         assert_eq!(run("bash", "mkdir -p sub; cd sub; echo here").await["stdout"], "here\n");

@@ -71,15 +71,13 @@ mod wasm {
         ];
         for open in [&states, &runtime] {
             fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
-            let output = run(folder.path(), &settings, &["doctor"]).await;
-            assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+            let output = run_to(1, folder.path(), &settings, &["doctor"]).await;
             let remedy = format!("chmod go-w {}", open.display());
             assert!(out(&output).contains(&remedy), "{}", out(&output));
             assert_eq!(out(&output).matches("FAIL").count(), 1, "{}", out(&output));
             fs::set_permissions(open, fs::Permissions::from_mode(0o700)).unwrap();
         }
-        let output = run(folder.path(), &settings, &["doctor"]).await;
-        assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+        run_to(0, folder.path(), &settings, &["doctor"]).await;
     }
 
     #[tokio::test]
@@ -96,8 +94,7 @@ mod wasm {
         let chosen = out(&doctor);
         let chosen = chosen.lines().find(|line| line.contains("chosen")).unwrap();
         assert!(chosen.starts_with("FAIL"), "{chosen}");
-        let script = run(folder.path(), &settings, &["run", "s.py"]).await;
-        assert_eq!(script.status.code(), Some(69));
+        let script = run_to(69, folder.path(), &settings, &["run", "s.py"]).await;
         is_told(&err(&script));
         let named = [settings[0], ("SANDBOX_ENGINE", "docker")];
         let script = run(folder.path(), &named, &["run", "s.py"]).await;
@@ -140,6 +137,14 @@ async fn run(folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Ou
     timeout(support::PATIENCE, child).await.expect("ends in time").expect("starts")
 }
 
+/// Runs the program, which must end with this code.
+async fn run_to(code: i32, folder: &Path, settings: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let output = run(folder, settings, arguments).await;
+    let (out, err) = (out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(code), "{settings:?} {arguments:?}: {out}{err}");
+    output
+}
+
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -153,8 +158,7 @@ async fn all_mistakes_in_the_settings_are_told_at_once_with_code_64() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(".env"), "OTHER=1\nSANDBOX_CPU_LIMIT=none\n").unwrap();
     let settings = [("SANDBOX_MEMORY_LIMIT", "lots"), ("SANDBOX_TYPO", "1")];
-    let output = run(folder.path(), &settings, &["--env-file", ".env"]).await;
-    assert_eq!(output.status.code(), Some(64));
+    let output = run_to(64, folder.path(), &settings, &["--env-file", ".env"]).await;
     for name in ["SANDBOX_CPU_LIMIT", "SANDBOX_MEMORY_LIMIT", "SANDBOX_TYPO"] {
         assert!(err(&output).contains(name), "{name}: {}", err(&output));
     }
@@ -167,12 +171,10 @@ async fn a_setting_comes_from_the_file_unless_the_environment_has_it() {
     fs::write(folder.path().join("s.py"), "import time; time.sleep(60)").unwrap();
     fs::write(folder.path().join("settings"), "SANDBOX_EXEC_TIMEOUT_S=1\n").unwrap();
     let arguments = ["--no-isolation", "run", "s.py", "--env-file", "settings"];
-    let output = run(folder.path(), &[], &arguments).await;
-    assert_eq!(output.status.code(), Some(124), "{}", err(&output));
+    let output = run_to(124, folder.path(), &[], &arguments).await;
     assert!(err(&output).contains("Execution timed out after 1 second"));
     let settings = [("SANDBOX_EXEC_TIMEOUT_S", "0")];
-    let output = run(folder.path(), &settings, &arguments).await;
-    assert_eq!(output.status.code(), Some(64));
+    run_to(64, folder.path(), &settings, &arguments).await;
 }
 
 #[tokio::test]
@@ -182,22 +184,19 @@ async fn a_file_of_settings_that_is_named_must_be_there_and_name_no_other() {
     fs::write(folder.path().join("good"), "SANDBOX_POOL_SIZE=0\n").unwrap();
     let server = ["--no-isolation", "serve"];
     for wrong in ["missing", ".", "chain"] {
-        let output = run(folder.path(), &[], &[&server[..], &["--env-file", wrong]].concat()).await;
-        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+        let output =
+            run_to(64, folder.path(), &[], &[&server[..], &["--env-file", wrong]].concat()).await;
         assert!(err(&output).contains(&format!("{wrong}: ")), "{}", err(&output));
-        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", wrong)], &server).await;
-        assert_eq!(output.status.code(), Some(64), "{wrong}: {}", err(&output));
+        run_to(64, folder.path(), &[("SANDBOX_ENV_FILE", wrong)], &server).await;
     }
     for good in ["good", ""] {
-        let output = run(folder.path(), &[("SANDBOX_ENV_FILE", good)], &server).await;
-        assert_eq!(output.status.code(), Some(0), "{good:?}: {}", err(&output));
+        run_to(0, folder.path(), &[("SANDBOX_ENV_FILE", good)], &server).await;
     }
     // The argument takes precedence over the variable, in any position.
     let missing = [("SANDBOX_ENV_FILE", "missing")];
     for arguments in [["--env-file", "good", "serve"], ["serve", "--env-file", "good"]] {
         let arguments = [&["--no-isolation"], &arguments[..]].concat();
-        let output = run(folder.path(), &missing, &arguments).await;
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", err(&output));
+        run_to(0, folder.path(), &missing, &arguments).await;
     }
 }
 
@@ -225,8 +224,7 @@ async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
     server.call("run_python", json!({ "code": "1" })).await.ok();
     // The commands for a server that others use do read it.
     for arguments in [&["doctor"][..], &["token"], &["serve", "--http"]] {
-        let output = run(folder.path(), &[], arguments).await;
-        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        run_to(64, folder.path(), &[], arguments).await;
     }
 }
 
@@ -269,8 +267,7 @@ async fn of_a_misspelt_setting_the_one_that_was_meant_is_named() {
         ("SANDBOX_PORT", "SANDBOX_HTTP_PORT"),
         ("SANDBOX_TOKENS", "SANDBOX_AUTH_TOKENS or SANDBOX_AUTH_TOKENS_FILE"),
     ] {
-        let output = run(folder.path(), &[(name, "1")], &["doctor"]).await;
-        assert_eq!(output.status.code(), Some(64), "{}", err(&output));
+        let output = run_to(64, folder.path(), &[(name, "1")], &["doctor"]).await;
         let line = format!("{name}: there is no such setting (did you mean {meant}?)");
         assert!(err(&output).contains(&line), "{}", err(&output));
     }
@@ -282,8 +279,7 @@ async fn of_a_misspelt_setting_the_one_that_was_meant_is_named() {
         assert!(err(&output).contains(&line), "{}", err(&output));
     }
     let token = [("SANBOX_AUTH_TOKENS", "me:secret")];
-    let refused = run(folder.path(), &token, &["--no-isolation", "serve", "--http"]).await;
-    assert_eq!(refused.status.code(), Some(64), "{}", err(&refused));
+    let refused = run_to(64, folder.path(), &token, &["--no-isolation", "serve", "--http"]).await;
     assert!(!err(&refused).contains("secret"), "{}", err(&refused));
 }
 
@@ -413,8 +409,7 @@ async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_setti
     assert_eq!(support::containers(&id).len(), 1);
     // The server's settings file may have changed since the server started.
     let wrong = [("SANDBOX_CPU_LIMIT", "none"), ("SANDBOX_ENV_FILE", "missing")];
-    let output = run(folder.path(), &wrong, &["guard", &owner]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    run_to(0, folder.path(), &wrong, &["guard", &owner]).await;
     assert_eq!(support::containers(&id), Vec::<String>::new());
 }
 
@@ -422,8 +417,7 @@ async fn the_guard_of_a_server_removes_what_it_left_whatever_became_of_the_setti
 async fn an_unknown_argument_is_code_64_and_help_is_not() {
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(run(folder.path(), &[], &["--no-such"]).await.status.code(), Some(64));
-    let help = run(folder.path(), &[], &["--help"]).await;
-    assert_eq!(help.status.code(), Some(0));
+    let help = run_to(0, folder.path(), &[], &["--help"]).await;
     for command in ["serve", "image", "doctor", "run", "token", "health"] {
         assert!(out(&help).contains(&format!("  {command} ")), "{command}");
     }
@@ -457,10 +451,9 @@ async fn a_script_runs_with_its_files_and_its_exit_code_is_passed_on(arguments: 
     assert!(!path("made/data.csv").exists(), "only what is new or changed");
 
     fs::write(path("script.py"), "raise SystemExit(3)").unwrap();
-    let output = run(folder.path(), &[], &[arguments, &["run", "script.py"]].concat()).await;
-    assert_eq!(output.status.code(), Some(3));
-    let output = run(folder.path(), &[], &[arguments, &["run", "missing.py"]].concat()).await;
-    assert_eq!(output.status.code(), Some(64));
+    run_to(3, folder.path(), &[], &[arguments, &["run", "script.py"]].concat()).await;
+    let output =
+        run_to(64, folder.path(), &[], &[arguments, &["run", "missing.py"]].concat()).await;
     assert!(err(&output).contains("missing.py"));
 }
 
@@ -488,8 +481,7 @@ async fn a_script_runs_in_the_language_that_its_name_says() {
         assert_eq!(ended, ("42\n".into(), Some(0)), "{name}: {}", err(&output));
     }
     fs::write(folder.path().join("s.rb"), "puts 42").unwrap();
-    let output = run(folder.path(), &[], &["--no-isolation", "run", "s.rb"]).await;
-    assert_eq!(output.status.code(), Some(64));
+    let output = run_to(64, folder.path(), &[], &["--no-isolation", "run", "s.rb"]).await;
     assert!(err(&output).contains(".py"), "{}", err(&output));
 }
 
@@ -502,8 +494,7 @@ async fn what_stops_a_script_from_running_is_told_once() {
         ("SANDBOX_ENGINE", "docker"),
         ("SANDBOX_LOG_LEVEL", "INFO"),
     ];
-    let output = run(folder.path(), &settings, &["run", "s.py"]).await;
-    assert_eq!(output.status.code(), Some(69));
+    let output = run_to(69, folder.path(), &settings, &["run", "s.py"]).await;
     assert_eq!(err(&output).matches("systemctl start docker").count(), 1, "{}", err(&output));
     assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
 }
@@ -530,8 +521,7 @@ async fn the_doctor_ends_with_what_to_do_next() {
 
 async fn the_doctor_finds_a_healthy_machine_healthy() {
     let folder = tempfile::tempdir().unwrap();
-    let output = run(folder.path(), &[], &["doctor"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    let output = run_to(0, folder.path(), &[], &["doctor"]).await;
     let chosen =
         "ok    chosen     docker (the embedded engine, which is the alternative, is not set up)\n";
     assert!(out(&output).contains(chosen), "{}", out(&output));
@@ -554,8 +544,7 @@ async fn the_doctor_names_the_remedy_for_each_fault() {
         (&[("SANDBOX_RUNTIME", "no-such-runtime")], "-> Set SANDBOX_RUNTIME"),
     ];
     for (settings, remedy) in cases {
-        let output = run(folder.path(), settings, &["doctor"]).await;
-        assert_eq!(output.status.code(), Some(1), "{settings:?}");
+        let output = run_to(1, folder.path(), settings, &["doctor"]).await;
         assert!(out(&output).contains(remedy), "{settings:?}: {}", out(&output));
     }
 }
@@ -567,8 +556,7 @@ async fn the_doctor_fetches_a_package_where_there_may_be_some() {
     index.add(Wheel::new("wanted", "1.0"));
     let mut settings = [index.settings(), registry.settings()].concat();
     settings.push(("SANDBOX_PACKAGES", "wanted, npm:nowhere"));
-    let output = run(folder.path(), &settings, &["doctor"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", out(&output));
+    let output = run_to(0, folder.path(), &settings, &["doctor"]).await;
     for line in [
         "ok    packages   for Python: wanted 1.0 was fetched\n",
         "ok    packages   for JavaScript: the index answers. The package index for JavaScript has no nowhere.",
@@ -577,15 +565,13 @@ async fn the_doctor_fetches_a_package_where_there_may_be_some() {
     }
     let away = format!("http://{host}:1/simple/");
     settings.push(("PIP_INDEX_URL", &away));
-    let output = run(folder.path(), &settings, &["doctor"]).await;
-    assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+    let output = run_to(1, folder.path(), &settings, &["doctor"]).await;
     assert!(out(&output).contains("-> Set the index, its proxy"), "{}", out(&output));
 }
 
 async fn an_image_that_is_up_to_date_is_not_built_again() {
     let folder = tempfile::tempdir().unwrap();
-    let output = run(folder.path(), &[], &["image", "build", "--if-needed"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let output = run_to(0, folder.path(), &[], &["image", "build", "--if-needed"]).await;
     assert_eq!(out(&output), "The image llm-sandbox:latest exists and is up to date.\n");
 }
 
@@ -593,8 +579,7 @@ async fn an_image_that_is_up_to_date_is_not_built_again() {
 async fn nothing_but_the_protocol_is_written_to_standard_output() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [("SANDBOX_LOG_LEVEL", "TRACE"), ("SANDBOX_LOG_FILE", "log/server.log")];
-    let output = run(folder.path(), &settings, &["--no-isolation"]).await;
-    assert_eq!(output.status.code(), Some(0));
+    let output = run_to(0, folder.path(), &settings, &["--no-isolation"]).await;
     assert_eq!(out(&output), "");
     assert!(err(&output).contains("serving MCP"));
     assert!(
@@ -710,8 +695,7 @@ async fn health_is_that_of_the_server_of_the_settings() {
             ("SANDBOX_HTTP_HOST", host),
             ("SANDBOX_AUTH_TOKENS", "me:token"),
         ];
-        let well = run(folder.path(), &settings, &["health"]).await;
-        assert_eq!(well.status.code(), Some(0), "{}", err(&well));
+        let well = run_to(0, folder.path(), &settings, &["health"]).await;
         assert!(out(&well).contains("ready"), "{}", out(&well));
     }
     let nobody = support::free_port();
@@ -721,7 +705,6 @@ async fn health_is_that_of_the_server_of_the_settings() {
     let engineless = [("DOCKER_HOST", "unix:///nonexistent.sock")];
     let web = Web::start(On::Docker, &engineless).await;
     let port = web.base.rsplit(':').next().unwrap();
-    let unready = run(folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["health"]).await;
-    assert_eq!(unready.status.code(), Some(1));
+    let unready = run_to(1, folder.path(), &[("SANDBOX_HTTP_PORT", port)], &["health"]).await;
     assert!(err(&unready).contains("503"), "{}", err(&unready));
 }

@@ -51,8 +51,7 @@ async fn begun(url: &str) -> TcpStream {
 
 async fn a_hundred_downloads_of_a_hundred_megabytes_cost_less_than_40_megabytes() {
     const SIZE: usize = 100_000_000;
-    let mut server = Server::start(On::Docker).await;
-    let id = name("hundred");
+    let (mut server, id) = (Server::start(On::Docker).await, name("hundred"));
     let code = "f = open('large', 'wb')\nfor n in range(1000): f.write(bytes([n % 251]) * 100_000)";
     server.run(&id, code).await;
     let url = server.url(&id, "large").await;

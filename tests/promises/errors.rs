@@ -138,14 +138,10 @@ async fn without_roots_local_path_says_what_to_do_instead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_busy_says_for_how_long_at_most() {
     let server = Server::start(On::Local).await;
-    let (id, running) = server.expect_answer();
     let code =
         "import os, time\nopen('started', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let arguments = json!({ "session_id": "busy", "code": code, "timeout_s": 50 });
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": arguments },
-    }));
+    let (_, running) = server.begin("run_python", arguments);
     support::until("it runs", async || !server.files_if_any("busy").await.is_empty()).await;
     let busy = json!({ "session_id": "busy", "code": "1" });
     let refused = server.call("run_python", busy).await;

@@ -44,8 +44,7 @@ async fn names(caller: &Caller) -> Vec<String> {
 
 /// Runs a cell; returns its result.
 async fn cell(server: &Server, session: &str, code: &str) -> String {
-    let arguments = json!({ "session_id": session, "code": code });
-    text(&server.call("execute_code", arguments).await.ok()["result"])
+    text(&server.cell(session, code).await.ok()["result"])
 }
 
 async fn at_the_limit_sessions_hibernate_and_go_on_with_their_variables(on: On) {
@@ -71,8 +70,7 @@ async fn at_the_limit_sessions_hibernate_and_go_on_with_their_variables(on: On) 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_names_and_closes_nothing_keeps_its_sessions_up_to_their_limit() {
     let settings = [ONE, ("SANDBOX_MAX_HIBERNATED", "2"), COLD];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &settings).await;
     let mut made = vec![];
     for _ in 0..5 {
         made.push(new(&caller).await.expect("one hibernates"));
@@ -93,8 +91,7 @@ async fn a_client_that_names_and_closes_nothing_keeps_its_sessions_up_to_their_l
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_in_use_keeps_its_place_and_one_that_rests_waits_for_none() {
-    let web = Web::start(On::Local, &[ONE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[ONE, COLD]).await;
     let first = new(&caller).await.expect("the first");
     let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let running = json!({ "session_id": "busy", "code": code });
@@ -113,15 +110,13 @@ async fn a_session_in_use_keeps_its_place_and_one_that_rests_waits_for_none() {
         assert_eq!(put.status, 201);
     });
     run.ok();
-    let again = json!({ "session_id": first, "code": "print(open('a').read() == '')" });
-    assert_eq!(caller.call("run_python", again).await.ok()["stdout"], "True\n");
+    assert_eq!(caller.run(&first, "print(open('a').read() == '')").await["stdout"], "True\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_sessions_at_once_take_no_more_places_than_there_are() {
     let settings = [("SANDBOX_MAX_SESSIONS", "2"), ("SANDBOX_MAX_HIBERNATED", "20"), COLD];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &settings).await;
     for _ in 0..3 {
         // Both calls ask the same sessions for their places.
         let (one, other) = tokio::join!(new(&caller), new(&caller));
@@ -215,8 +210,8 @@ async fn a_new_session_takes_the_place_of_one_that_nobody_uses(on: On) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() {
     // Twelve seconds: longer than ten starts take, so that no session is evicted before there are ten.
-    let web = Web::start(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), NO_REST, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) =
+        Web::open(On::Local, &[("SANDBOX_EVICT_IDLE_M", "0.2"), NO_REST, COLD]).await;
     let mut made = vec![];
     {
         let conversation = caller.open().await;
@@ -241,8 +236,7 @@ async fn a_client_that_names_and_closes_none_of_its_sessions_does_not_run_dry() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_runs_a_program_never_gives_way() {
-    let web = Web::start(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
     let code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)";
     let (run, ()) = tokio::join!(caller.call("run_python", json!({ "code": code })), async {
         let state = async || {
@@ -267,8 +261,7 @@ async fn a_session_that_runs_a_program_never_gives_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_file_is_being_downloaded_never_gives_way() {
-    let web = Web::start(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[ONE, NO_REST, AT_ONCE, COLD]).await;
     let code = "open('large', 'wb').write(bytes(50_000_000))";
     let run = caller.call("run_python", json!({ "code": code })).await.ok();
     let url = text(&run["artifacts"][0]["download_url"]);
@@ -307,8 +300,7 @@ async fn at_the_clients_own_limit_its_own_session_gives_way(pool: &str) {
         AT_ONCE,
         COLD,
     ];
-    let web = Web::start(On::Local, &settings).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (_web, alice, bob) = Web::of_two(On::Local, &settings).await;
     let his = new(&bob).await.expect("his first");
     let (first, second) = (new(&alice).await.expect("one"), new(&alice).await.expect("two"));
     let third = new(&alice).await.expect("in the place of the first");
@@ -318,14 +310,11 @@ async fn at_the_clients_own_limit_its_own_session_gives_way(pool: &str) {
     assert_eq!(names(&bob).await, [his]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn at_the_clients_own_limit_its_own_session_gives_way_without_a_pool() {
-    at_the_clients_own_limit_its_own_session_gives_way("0").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn at_the_clients_own_limit_its_own_session_gives_way_with_a_pool() {
-    at_the_clients_own_limit_its_own_session_gives_way("1").await;
+support::tests! {
+    at_the_clients_own_limit_its_own_session_gives_way_without_a_pool =>
+        at_the_clients_own_limit_its_own_session_gives_way("0");
+    at_the_clients_own_limit_its_own_session_gives_way_with_a_pool =>
+        at_the_clients_own_limit_its_own_session_gives_way("1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -333,8 +322,7 @@ async fn nothing_gives_way_before_its_time_or_where_the_settings_say_never() {
     for settings in
         [&[ONE, NO_REST, COLD][..], &[ONE, NO_REST, COLD, ("SANDBOX_EVICT_IDLE_M", "0")]]
     {
-        let web = Web::start(On::Local, settings).await;
-        let caller = web.caller(None);
+        let (_web, caller) = Web::open(On::Local, settings).await;
         let first = new(&caller).await.expect("one");
         let refused = new(&caller).await.expect_err("there is no place");
         assert_eq!(refused["sessions"][0]["session_id"], first);
@@ -345,8 +333,8 @@ async fn nothing_gives_way_before_its_time_or_where_the_settings_say_never() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_new_sessions_at_once_are_served_or_refused_and_never_too_many() {
-    let web = Web::start(On::Local, &[("SANDBOX_MAX_SESSIONS", "3"), NO_REST, AT_ONCE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) =
+        Web::open(On::Local, &[("SANDBOX_MAX_SESSIONS", "3"), NO_REST, AT_ONCE, COLD]).await;
     let mut served = 0;
     for _ in 0..4 {
         let all = (0..6).map(|_| new(&caller));

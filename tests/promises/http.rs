@@ -5,9 +5,10 @@ use std::time::Duration;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use support::{
-    On, PATIENCE, Server, http, http_begin, http_with, name, on_all, text, until, web::*,
+    On, PATIENCE, Server, answered, assert_fields, http, http_begin, http_with, name, on_all, text,
+    until, web::*,
 };
-use tokio::{io::AsyncReadExt, time::timeout};
+use tokio::{io::AsyncReadExt, sync::oneshot, time::timeout};
 
 on_all!(
     a_client_without_sessions_does_the_whole_job,
@@ -25,62 +26,46 @@ print(open('sales.csv').read())
 ";
 
 async fn a_client_without_sessions_does_the_whole_job(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let discovered = caller.ask("server/discover", json!({})).await;
     let versions = discovered[0]["result"]["supportedVersions"].to_string();
     assert!(versions.contains(MODERN) && versions.contains(LEGACY), "{discovered:?}");
-    let uploaded = caller
-        .call("upload_file", json!({ "filename": "sales.csv", "text": "a,b\n1,2\n" }))
-        .await
-        .ok();
-    let session = uploaded["session_id"].as_str().expect("a session").to_owned();
-    whole_job(
-        &session,
-        caller.call("run_python", json!({ "session_id": session, "code": CHART })).await.ok(),
-    )
-    .await;
+    let call = async |tool: &str, arguments| caller.call(tool, arguments).await.ok();
+    let session = whole_job(call, call).await;
     let closed = caller.call("close_session", json!({ "session_id": session })).await.ok();
     assert_eq!(closed["status"], "closed");
 }
 
 async fn a_client_with_sessions_does_the_whole_job(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
-    let mcp = caller.open().await;
-    let uploaded = mcp
-        .call("upload_file", json!({ "filename": "sales.csv", "text": "a,b\n1,2\n" }))
-        .await
-        .ok();
-    let session = uploaded["session_id"].as_str().expect("a session").to_owned();
-    // Another MCP session of the same caller: no state belongs to one.
-    let mcp = caller.open().await;
-    whole_job(
-        &session,
-        mcp.call("run_python", json!({ "session_id": session, "code": CHART })).await.ok(),
+    let (_web, caller) = Web::open(on, &[]).await;
+    // Two MCP sessions of the same caller: no state belongs to one.
+    let (first, mcp) = (caller.open().await, caller.open().await);
+    let session = whole_job(
+        async |tool, arguments| first.call(tool, arguments).await.ok(),
+        async |tool, arguments| mcp.call(tool, arguments).await.ok(),
     )
     .await;
-    let deleted = http_with(
-        "DELETE",
-        &format!("{}/mcp", web.base),
-        &[("Mcp-Session-Id", &mcp.id), ("MCP-Protocol-Version", LEGACY)],
-        &[],
-    )
-    .await;
-    assert_eq!(deleted.status, 204);
+    let headers = [("Mcp-Session-Id", &*mcp.id), ("MCP-Protocol-Version", LEGACY)];
+    assert_eq!(caller.send("DELETE", "/mcp", &headers, &[]).await.status, 204);
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
     assert_eq!(mcp.post(&ping).await.status, 404);
     // The sandbox belongs to the caller, not to the MCP session.
     assert_eq!(caller.run(&session, "print(2)").await["stdout"], "2\n");
 }
 
-async fn whole_job(session: &str, run: Value) {
-    assert_eq!(run["stdout"], "a,b\n1,2\n\n");
-    assert_eq!(run["session_id"], session);
-    let url = run["artifacts"][0]["download_url"].as_str().expect("an address");
-    let file = http("GET", url).await;
+/// Uploads a table by one client, and draws a chart by the other; returns the session.
+async fn whole_job(
+    first: impl AsyncFn(&str, Value) -> Value,
+    second: impl AsyncFn(&str, Value) -> Value,
+) -> String {
+    let csv = json!({ "filename": "sales.csv", "text": "a,b\n1,2\n" });
+    let session = text(&first("upload_file", csv).await["session_id"]).to_owned();
+    let run = second("run_python", json!({ "session_id": session, "code": CHART })).await;
+    assert_fields!(run, { "stdout": "a,b\n1,2\n\n", "session_id": session });
+    let file = http("GET", text(&run["artifacts"][0]["download_url"])).await;
     assert_eq!((file.status, file.header("content-type")), (200, "image/png"));
     assert!(file.body.starts_with(b"\x89PNG"));
+    session
 }
 
 /// Reads until this text has arrived.
@@ -118,6 +103,19 @@ open('started', 'w').close()
 while True: time.sleep(1)
 ";
 
+/// A call of a program that does not end, and the message that cancels it.
+fn endless(session: &str) -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": "endless", "method": "tools/call",
+        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
+    })
+}
+
+fn cancel() -> Value {
+    let params = json!({ "requestId": "endless" });
+    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params })
+}
+
 async fn until_started(caller: &Caller, session: &str) {
     until("the program runs", async || {
         let listed = caller.call("list_artifacts", json!({ "session_id": session })).await;
@@ -127,8 +125,7 @@ async fn until_started(caller: &Caller, session: &str) {
 }
 
 async fn closing_a_request_kills_its_run_and_the_session_is_usable_at_once(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     for meta in [json!({}), json!({ "progressToken": 1 })] {
         let session = name("closed");
         let arguments = json!({ "session_id": session, "code": ENDLESS });
@@ -145,32 +142,21 @@ async fn closing_a_request_kills_its_run_and_the_session_is_usable_at_once(on: O
         .await;
         let code = "import os; print(len([p for p in os.listdir('/proc') if p.isdigit()]))";
         if on == On::Docker {
-            let left: u32 = caller.run(&session, code).await["stdout"]
-                .as_str()
-                .expect("text")
-                .trim()
-                .parse()
-                .expect("a number");
+            let left = caller.run(&session, code).await;
+            let left: u32 = text(&left["stdout"]).trim().parse().expect("a number");
             assert!(left < 8, "{left} processes");
         }
     }
 }
 
 async fn a_cancelled_run_is_killed_and_the_session_is_usable_at_once(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let mcp = caller.open().await;
     let session = name("cancelled");
-    let call = json!({
-        "jsonrpc": "2.0", "id": "endless", "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
-    });
+    let call = endless(&session);
     let (answer, ()) = tokio::join!(mcp.post(&call), async {
         until_started(&caller, &session).await;
-        let cancel = json!({
-            "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "endless" },
-        });
-        assert_eq!(mcp.post(&cancel).await.status, 202);
+        assert_eq!(mcp.post(&cancel()).await.status, 202);
         let run =
             mcp.call("run_python", json!({ "session_id": session, "code": "print(1)" })).await;
         assert_eq!(run.ok()["stdout"], "1\n");
@@ -182,24 +168,17 @@ async fn a_cancelled_run_is_killed_and_the_session_is_usable_at_once(on: On) {
 }
 
 async fn a_call_that_overtakes_the_cancel_sent_before_it_is_not_refused(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let mcp = caller.open().await;
     let session = name("overtaken");
-    let call = json!({
-        "jsonrpc": "2.0", "id": "endless", "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
-    });
-    let cancel = json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "endless" },
-    });
+    let call = endless(&session);
     tokio::join!(mcp.post(&call), async {
         until_started(&caller, &session).await;
         let code = json!({ "session_id": session, "code": "print(1)" });
         let (run, ()) = tokio::join!(mcp.call("run_python", code), async {
             // Delayed, so that it arrives second.
             tokio::time::sleep(Duration::from_millis(20)).await;
-            assert_eq!(mcp.post(&cancel).await.status, 202);
+            assert_eq!(mcp.post(&cancel()).await.status, 202);
         });
         assert_eq!(run.ok()["stdout"], "1\n");
     });
@@ -207,8 +186,7 @@ async fn a_call_that_overtakes_the_cancel_sent_before_it_is_not_refused(on: On) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_with_sessions_that_loses_its_connection_can_take_up_a_stream_again() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let session = name("lost");
     let code = "
@@ -242,10 +220,7 @@ open('done', 'w').close()
     let mut resumed = http_begin("GET", &url, &resume, &[]).await;
     let head = read_until(&mut resumed, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-    caller
-        .call("upload_file", json!({ "session_id": session, "filename": "go", "text": "" }))
-        .await
-        .ok();
+    caller.upload(&session, "go", b"").await.ok();
     let answer = read_until(&mut resumed, "\"outcome\"").await;
     assert!(answer.contains("\"id\":7"), "{answer}");
     let listed = caller.call("list_artifacts", json!({ "session_id": session })).await.ok();
@@ -254,8 +229,7 @@ open('done', 'w').close()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_begins_before_a_long_silent_run_has_ended() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let session = name("silent");
     let arguments = json!({ "session_id": session, "code": ENDLESS, "timeout_s": 30 });
     let mut stream = begin(&caller, "run_python", arguments, json!({})).await;
@@ -272,8 +246,7 @@ async fn an_answer_begins_before_a_long_silent_run_has_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_progress_hears_the_newest_line_before_the_result() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let session = name("progress");
     let code = "
 import os, time
@@ -285,31 +258,28 @@ print('step 2 of 2')
     let mut stream = begin(&caller, "run_python", arguments, json!({ "progressToken": "p" })).await;
     let news = read_until(&mut stream, "step 1 of 2").await;
     assert!(news.contains("notifications/progress") && !news.contains("\"result\""), "{news}");
-    caller
-        .call("upload_file", json!({ "session_id": session, "filename": "go", "text": "" }))
-        .await
-        .ok();
+    caller.upload(&session, "go", b"").await.ok();
     read_until(&mut stream, "\"outcome\":\"ok\"").await;
+}
+
+/// Begins a run over standard input and output that asks for progress.
+fn begin_heard(server: &Server, session: &str, code: &str) -> oneshot::Receiver<Value> {
+    let arguments = json!({ "session_id": session, "code": code });
+    let meta = json!({ "progressToken": 5 });
+    let params = json!({ "name": "run_python", "arguments": arguments, "_meta": meta });
+    server.begin_request("tools/call", params).1
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_over_stdio_hears_the_newest_line_too() {
     let server = Server::start(On::Local).await;
-    let (id, answer) = server.expect_answer();
-    let heard = server.notifications();
-    let session = name("progress");
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": {
-            "name": "run_python",
-            "arguments": { "session_id": session, "code": "
+    let (session, heard) = (name("progress"), server.notifications());
+    let code = "
 import os, time
 print('half'); print(' ')
 while not os.path.exists('go'): time.sleep(0.01)
-" },
-            "_meta": { "progressToken": 5 },
-        },
-    }));
+";
+    let answer = begin_heard(&server, &session, code);
     until("the line is heard", async || {
         heard.lock().unwrap().iter().any(|message| {
             message["method"] == "notifications/progress"
@@ -319,7 +289,7 @@ while not os.path.exists('go'): time.sleep(0.01)
     })
     .await;
     server.upload(&session, "go", b"").await.ok();
-    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    let answer = answered(answer).await;
     assert_eq!(answer["result"]["structuredContent"]["outcome"], "ok");
     let heard = heard.lock().unwrap();
     let steps = heard.iter().filter_map(|message| message["params"]["progress"].as_f64());
@@ -331,31 +301,23 @@ while not os.path.exists('go'): time.sleep(0.01)
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_still_being_written_is_not_told_as_progress() {
     let server = Server::start(On::Local).await;
-    let (id, answer) = server.expect_answer();
-    let heard = server.notifications();
-    let session = name("progress");
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": {
-            "name": "run_python",
-            "arguments": { "session_id": session, "code": "
+    let (session, heard) = (name("progress"), server.notifications());
+    let code = "
 import os, sys, time
 print('whole')
 sys.stdout.write('hal')
 sys.stdout.flush()
 while not os.path.exists('go'): time.sleep(0.01)
 print('f')
-" },
-            "_meta": { "progressToken": 5 },
-        },
-    }));
+";
+    let answer = begin_heard(&server, &session, code);
     let ends = |end: &str| {
         let heard = heard.lock().unwrap();
         heard.iter().any(|message| text(&message["params"]["message"]).ends_with(end))
     };
     until("the line is heard", async || ends("whole")).await;
     server.upload(&session, "go", b"").await.ok();
-    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    let answer = answered(answer).await;
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "whole\nhalf\n");
     assert!(!ends("hal"), "{:?}", heard.lock().unwrap());
 }
@@ -363,17 +325,9 @@ print('f')
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_progress_hears_by_which_id_the_run_can_be_cancelled() {
     let server = Server::start(On::Local).await;
-    let (id, answer) = server.expect_answer();
     let heard = server.notifications();
     let code = "import time\nwhile True: time.sleep(0.01)";
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": {
-            "name": "run_python",
-            "arguments": { "session_id": name("progress"), "code": code },
-            "_meta": { "progressToken": 5 },
-        },
-    }));
+    let answer = begin_heard(&server, &name("progress"), code);
     let told = |message: &Value| {
         let run_id = message["params"]["_meta"]["run_id"].as_str()?;
         let is_named = text(&message["params"]["message"]).starts_with(&format!("{run_id}: "));
@@ -384,7 +338,7 @@ async fn who_asks_for_progress_hears_by_which_id_the_run_can_be_cancelled() {
     let run_id = named().expect("just heard");
     let cancelled = server.call("cancel_execution", json!({ "execution_id": run_id })).await.ok();
     assert_eq!(cancelled["status"], "cancelled");
-    let answer = timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+    let answer = answered(answer).await;
     assert_eq!(answer["result"]["structuredContent"]["run_id"], run_id);
     assert_eq!(answer["result"]["structuredContent"]["outcome"], "cancelled");
 }
@@ -392,8 +346,7 @@ async fn who_asks_for_progress_hears_by_which_id_the_run_can_be_cancelled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_sessions_that_nobody_uses_end() {
     let settings = [("SANDBOX_SESSION_TTL_M", "0.02"), ("SANDBOX_EXEC_TIMEOUT_S", "1")];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &settings).await;
     let (idle, used) = (caller.open().await, caller.open().await);
     // An open stream counts as use.
     let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", &*used.id)];
@@ -458,8 +411,7 @@ async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_largest_upload_fits_into_a_request_and_a_larger_one_is_refused_as_such() {
-    let web = Web::start(On::Local, &[("SANDBOX_MAX_UPLOAD_BYTES", "8MB")]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[("SANDBOX_MAX_UPLOAD_BYTES", "8MB")]).await;
     let full = STANDARD.encode(vec![7; 8_000_000]);
     let arguments = json!({ "filename": "full", "content_base64": full });
     assert_eq!(caller.call("upload_file", arguments).await.ok()["size_bytes"], 8_000_000);
@@ -477,8 +429,7 @@ async fn the_largest_upload_fits_into_a_request_and_a_larger_one_is_refused_as_s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_message_is_answered_as_the_protocol_says() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &[]).await;
     let headers = caller.mcp_headers();
     let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
     for (body, code) in [
@@ -509,14 +460,10 @@ async fn what_is_no_message_is_answered_as_the_protocol_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_kills_and_answers_what_is_under_way() {
-    let mut web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (mut web, caller) = Web::open(On::Local, &[]).await;
     let session = name("shutdown");
     let mcp = caller.open().await;
-    let call = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": session, "code": ENDLESS } },
-    });
+    let call = endless(&session);
     let (answer, ()) = tokio::join!(mcp.post(&call), async {
         until_started(&caller, &session).await;
         web.signal("TERM");
@@ -532,12 +479,9 @@ async fn a_server_for_http_whose_port_is_taken_says_so_and_ends() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let folder = tempfile::tempdir().expect("a folder");
-    let ended = support::program(folder.path(), &[("SANDBOX_TRANSPORT", "http")])
-        .env("SANDBOX_HTTP_PORT", &port)
-        .arg("--no-isolation")
-        .output();
-    let ended = timeout(PATIENCE, ended).await.expect("in time").expect("ran");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(69), "{said}");
+    let settings = [("SANDBOX_TRANSPORT", "http"), ("SANDBOX_HTTP_PORT", &*port)];
+    let mut server = support::program(folder.path(), &settings);
+    let (code, _, said) = support::ended(server.arg("--no-isolation")).await;
+    assert_eq!(code, Some(69), "{said}");
     assert!(said.contains(&port) && said.contains("SANDBOX_HTTP_PORT"), "{said}");
 }

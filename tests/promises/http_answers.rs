@@ -87,8 +87,7 @@ fn error(response: &Response) -> (u16, i64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_has_the_form_that_its_client_accepts_and_is_json_if_it_may_be() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let call = json!({ "name": "run_python", "arguments": { "code": "print(2+2)" } });
     let mut requests = vec![(hello(), vec![])];
@@ -125,8 +124,7 @@ async fn an_answer_has_the_form_that_its_client_accepts_and_is_json_if_it_may_be
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_notification_is_taken_whatever_its_client_accepts() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     let session = [("Mcp-Session-Id", &*mcp.id), ("MCP-Protocol-Version", LEGACY)];
@@ -138,8 +136,7 @@ async fn a_notification_is_taken_whatever_its_client_accepts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_the_server_is_for_those_who_accept_one() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let url = format!("{}/mcp", web.base);
     for accept in ["text/event-stream", "text/*", "*/*"] {
@@ -179,8 +176,7 @@ async fn rest(mut stream: TcpStream, before: &str) -> Response {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_takes_long_is_one_json_body_that_begins_before_it_has_ended() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     for accept in [None, Some("application/json"), Some("application/json, text/event-stream")] {
         let session = name("long");
@@ -203,8 +199,7 @@ async fn a_call_that_takes_long_is_one_json_body_that_begins_before_it_has_ended
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_asks_for_progress_is_a_stream_for_those_who_accept_one() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let session = name("asking");
     let call = json!({
@@ -238,8 +233,7 @@ async fn a_call_that_asks_for_progress_is_a_stream_for_those_who_accept_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_answer_in_json_is_not_waited_for_goes_on_in_an_mcp_session() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let mcp = caller.open().await;
     let session = name("left");
     let arguments = json!({ "session_id": session, "code": WAITING });

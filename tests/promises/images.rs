@@ -64,8 +64,7 @@ async fn run(server: &Server, session: &str, code: &str) -> Answer {
 }
 
 async fn a_small_chart_comes_as_it_is_and_with_a_link(on: On) {
-    let server = Server::start(on).await;
-    let id = name("chart");
+    let (server, id) = (Server::start(on).await, name("chart"));
     let answer = run(&server, &id, &code("png('plots/é 1.png', 40, 30)")).await;
     assert_eq!(kinds(&answer), ["text", "image", "resource_link"]);
     let url = answer.json["artifacts"][0]["download_url"].as_str().unwrap().to_owned();
@@ -100,8 +99,7 @@ async fn a_small_chart_comes_as_it_is_and_with_a_link(on: On) {
 }
 
 async fn what_only_is_called_a_picture_stays_a_file(on: On) {
-    let server = Server::start(on).await;
-    let id = name("fake");
+    let (server, id) = (Server::start(on).await, name("fake"));
     let before = server.peak_memory();
     let lines = r"
 png('good.png', 50, 40)
@@ -146,8 +144,7 @@ open('vector.svg', 'w').write('<svg xmlns=\'http://www.w3.org/2000/svg\'/>')";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_chart_is_made_to_fit() {
-    let server = Server::start(On::Local).await;
-    let id = name("large");
+    let (server, id) = (Server::start(On::Local).await, name("large"));
     let lines = "png('a-noise.png', 1200, 900, noise=True)\n\
                  png('b-wide.png', 4000, 100)\n\
                  png('c-long.png', 3, 5000)";
@@ -188,8 +185,7 @@ async fn the_settings_say_how_large_a_chart_may_be() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_is_shown_with_the_type_of_its_content() {
-    let server = Server::start(On::Local).await;
-    let id = name("jpeg");
+    let (server, id) = (Server::start(On::Local).await, name("jpeg"));
     let sample = |format| {
         let mut bytes = std::io::Cursor::new(vec![]);
         let picture = RgbImage::from_fn(30, 20, |x, y| image::Rgb([x as u8 * 8, y as u8 * 12, 99]));
@@ -311,8 +307,7 @@ fn result(response: &support::Response) -> Answer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_over_http_asks_for_fewer_by_its_address() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     for legacy in [false, true] {
         for (query, asked, images) in [
             ("", None, 3),
@@ -379,8 +374,7 @@ const EVENT: usize = 1 << 20;
 /// Prints `printed` to both outputs until they are full, and draws pictures that do not compress; returns the size of
 /// the message and the number of pictures, for each generation.
 async fn full_message(printed: &str) -> Vec<(usize, usize)> {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let lines = format!(
         "import sys\n\
          for n in range(3): png(f'{{n}}.png', 1000, 700, noise=True, seed=n)\n\
@@ -429,8 +423,7 @@ async fn outputs_of_nothing_but_escapes_still_make_a_message_that_every_client_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_out_for_want_of_room_in_the_message_can_be_read() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("room");
     let code = "import sys\nfor out in sys.stdout, sys.stderr: out.write('\"' * 99_000)";
     let run = caller.run(&id, code).await;
@@ -455,8 +448,7 @@ async fn what_is_left_out_for_want_of_room_in_the_message_can_be_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn charts_with_the_longest_names_still_make_a_message_that_every_client_takes() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     // Each name has twelve hundred bytes as a part of a URL.
     let lines = "for n in range(100): png('/'.join(['\"' * 200] * 4) + f'/{n:03}.png', 9, 9)";
     let arguments = json!({ "session_id": name("long"), "code": code(lines) });

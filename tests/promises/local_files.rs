@@ -11,9 +11,9 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    Answer, On, PATIENCE, Server, http, http_with, name, on_both, program, until, web::*,
+    Answer, On, Server, answered, assert_fields, http, http_with, name, on_both, program, until,
+    web::*,
 };
-use tokio::time::timeout;
 
 on_both!(
     files_in_a_folder_of_the_settings_are_uploaded,
@@ -121,8 +121,7 @@ async fn content(server: &Server, session: &str, file: &str) -> String {
 
 async fn files_in_a_folder_of_the_settings_are_uploaded(on: On) {
     let desk = Desk::new();
-    let server = Server::start_with(on, &desk.settings()).await;
-    let id = name("listed");
+    let (server, id) = (Server::start_with(on, &desk.settings()).await, name("listed"));
     for (file, path, size) in [
         ("sales.csv", "sales é.csv", 8),
         ("raw/deep.csv", "sub/deep.csv", 4),
@@ -147,8 +146,7 @@ async fn files_in_a_folder_of_the_settings_are_uploaded(on: On) {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_else_is_read_and_nobody_hears_whether_it_is_there() {
     let desk = Desk::new();
-    let server = Server::start_with(On::Local, &desk.settings()).await;
-    let id = name("forbidden");
+    let (server, id) = (Server::start_with(On::Local, &desk.settings()).await, name("forbidden"));
     server.upload(&id, "there", b"1").await.ok();
     let call = async |path: &str| {
         let arguments = json!({ "session_id": id, "filename": "got", "local_path": path });
@@ -181,8 +179,7 @@ async fn nothing_else_is_read_and_nobody_hears_whether_it_is_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_kernel_tells_of_the_server_is_no_file_of_the_client() {
     let settings = [("SANDBOX_UPLOAD_ROOTS", "/"), ("SANDBOX_AUTH_TOKENS", "ann:hidden")];
-    let server = Server::start_with(On::Local, &settings).await;
-    let id = name("proc");
+    let (server, id) = (Server::start_with(On::Local, &settings).await, name("proc"));
     for path in ["/proc/self/environ", "/proc/self/cmdline", "/proc/self/maps", "/proc/1/environ"] {
         let done = server.call("upload_file", upload(&id, "got", Path::new(path))).await;
         assert_refused(&done, path);
@@ -240,11 +237,16 @@ async fn is_offered(server: &Server, meta: Option<Value>) -> bool {
     is_argument
 }
 
-/// How often the client was notified that the list of tools has changed.
-fn changes(server: &Server) -> usize {
+/// What the client was sent with this method.
+fn heard(server: &Server, method: &str) -> Vec<Value> {
     let heard = server.notifications();
     let heard = heard.lock().unwrap();
-    heard.iter().filter(|it| it["method"] == "notifications/tools/list_changed").count()
+    heard.iter().filter(|it| it["method"] == method).cloned().collect()
+}
+
+/// How often the client was notified that the list of tools has changed.
+fn changes(server: &Server) -> usize {
+    heard(server, "notifications/tools/list_changed").len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,17 +317,18 @@ async fn local_path_comes_and_goes_with_the_clients_roots() {
 
 /// Tells the server that the client's roots have changed, and answers its request for them.
 async fn answer_to_change(server: &Server, answer: Value) {
-    let questions = || {
-        let heard = server.notifications();
-        let heard = heard.lock().unwrap();
-        heard.iter().filter(|it| it["method"] == "roots/list").cloned().collect::<Vec<_>>()
-    };
-    let before = questions().len();
+    let before = heard(server, "roots/list").len();
     server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" }));
+    answer_question(server, before, answer).await;
+}
+
+/// Waits for the server's request for the client's roots that comes after so many, and answers it.
+async fn answer_question(server: &Server, before: usize, mut answer: Value) {
+    let questions = || heard(server, "roots/list");
     until("the client is asked", async || questions().len() > before).await;
-    let mut message = json!({ "jsonrpc": "2.0", "id": questions()[before]["id"] });
-    message.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
-    server.send(&message);
+    answer["jsonrpc"] = "2.0".into();
+    answer["id"] = questions()[before]["id"].clone();
+    server.send(&answer);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -370,21 +373,10 @@ async fn a_file_that_is_missing_in_a_root_is_told_from_one_outside() {
 
 /// Calls `upload_file` and answers the server's request for the client's roots, which must arrive.
 async fn call_and_answer(server: &Server, arguments: Value, answer: Value) -> Answer {
-    let heard = server.notifications();
-    let before = heard.lock().unwrap().len();
-    let (id, result) = server.expect_answer();
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": { "name": "upload_file", "arguments": arguments },
-    }));
-    until("the client is asked", async || heard.lock().unwrap().len() > before).await;
-    let question = heard.lock().unwrap().last().unwrap().clone();
-    assert_eq!(question["method"], "roots/list", "{question}");
-    let mut message = json!({ "jsonrpc": "2.0", "id": question["id"] });
-    message.as_object_mut().unwrap().extend(answer.as_object().unwrap().clone());
-    server.send(&message);
-    let result = timeout(PATIENCE, result).await.expect("in time").expect("answered");
-    Answer::new(result["result"].clone())
+    let before = heard(server, "roots/list").len();
+    let (_, result) = server.begin("upload_file", arguments);
+    answer_question(server, before, answer).await;
+    Answer::new(answered(result).await["result"].clone())
 }
 
 fn roots(uris: &[&str]) -> Value {
@@ -446,21 +438,12 @@ async fn what_the_settings_allow_needs_no_question() {
 async fn a_client_that_never_names_its_roots_holds_up_nobody_else() {
     let desk = Desk::new();
     let mut server = legacy(&[]).await;
-    let heard = server.notifications();
     let id = name("silent");
-    let (request, _answer) = server.expect_answer();
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": {
-            "name": "upload_file",
-            "arguments": upload(&id, "a", &desk.root.join("within")),
-        },
-    }));
-    until("the client is asked", async || !heard.lock().unwrap().is_empty()).await;
+    let (request, _answer) =
+        server.begin("upload_file", upload(&id, "a", &desk.root.join("within")));
+    until("the client is asked", async || !heard(&server, "roots/list").is_empty()).await;
     assert_eq!(server.run(&id, "print('well')").await["stdout"], "well\n");
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    server.cancel(request);
     server.upload(&id, "b", b"1").await.ok();
     assert_eq!(server.files(&id).await, [("b".to_owned(), 1)]);
     server.close_input();
@@ -471,26 +454,13 @@ async fn a_client_that_never_names_its_roots_holds_up_nobody_else() {
 async fn a_call_that_was_cancelled_while_its_client_was_asked_uploads_nothing() {
     let desk = Desk::new();
     let server = legacy(&[]).await;
-    let heard = server.notifications();
     let id = name("cancelled");
     server.upload(&id, "there", b"1").await.ok();
-    let (request, _answer) = server.expect_answer();
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": {
-            "name": "upload_file",
-            "arguments": upload(&id, "cancelled", &desk.root.join("within")),
-        },
-    }));
-    until("the client is asked", async || !heard.lock().unwrap().is_empty()).await;
-    let question = heard.lock().unwrap()[0]["id"].clone();
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
-    let mut message = roots(&[&desk.uri()]);
-    message["jsonrpc"] = "2.0".into();
-    message["id"] = question;
-    server.send(&message);
+    let (request, _answer) =
+        server.begin("upload_file", upload(&id, "cancelled", &desk.root.join("within")));
+    until("the client is asked", async || !heard(&server, "roots/list").is_empty()).await;
+    server.cancel(request);
+    answer_question(&server, 0, roots(&[&desk.uri()])).await;
     // Another upload of the same kind takes as long and begins later, so the cancelled one has ended by then.
     let arguments = upload(&id, "later", &desk.root.join("within"));
     call_and_answer(&server, arguments, roots(&[&desk.uri()])).await.ok();
@@ -570,8 +540,7 @@ async fn a_client_without_sessions_is_told_to_say_its_roots_and_to_call_again() 
 async fn a_large_file_is_streamed() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [("SANDBOX_UPLOAD_ROOTS", folder.path().to_str().unwrap())];
-    let server = Server::start_with(On::Local, &settings).await;
-    let id = name("stream");
+    let (server, id) = (Server::start_with(On::Local, &settings).await, name("stream"));
     server.upload(&id, "warm", b"1").await.ok();
     let whole: Vec<u8> =
         (0..50_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -594,15 +563,13 @@ async fn a_large_file_is_streamed() {
 }
 
 async fn a_file_whose_content_is_not_given_is_put_to_an_address(on: On) {
-    let server = Server::start(on).await;
-    let id = name("address");
+    let (server, id) = (Server::start(on).await, name("address"));
     let arguments = json!({ "session_id": id, "filename": "raw/sales é.csv" });
     let asked = server.call("upload_file", arguments.clone()).await.ok();
-    assert_eq!(
-        (&asked["session_id"], &asked["path"]),
-        (&json!(id), &json!("/mnt/data/raw/sales é.csv"))
-    );
-    assert_eq!((asked.get("size_bytes"), &asked["expires_in_s"]), (None, &json!(3600)));
+    assert_fields!(asked, {
+        "session_id": id, "path": "/mnt/data/raw/sales é.csv", "size_bytes": null,
+        "expires_in_s": 3600,
+    });
     assert_eq!(server.files(&id).await, [], "there is a session, and nothing in it");
     let url = asked["upload_url"].as_str().unwrap().to_owned();
     let put = http_with("PUT", &url, &[], b"a,b\n").await;
@@ -639,8 +606,7 @@ async fn a_file_whose_content_is_not_given_is_put_to_an_address(on: On) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_is_written_as_it_is_and_contents_exclude_each_other() {
     let desk = Desk::new();
-    let server = Server::start_with(On::Local, &desk.settings()).await;
-    let id = name("text");
+    let (server, id) = (Server::start_with(On::Local, &desk.settings()).await, name("text"));
     for (text, size) in [("é,東,😀\r\n\0", 14), ("", 0), ("not base64!", 11)] {
         let arguments =
             json!({ "session_id": id, "filename": "a.csv", "text": text, "overwrite": true });
@@ -688,8 +654,7 @@ async fn over_http_there_is_no_local_path() {
     let export = tempfile::tempdir().unwrap();
     let mut settings = desk.settings().to_vec();
     settings.push(("SANDBOX_EXPORT_DIR", export.path().to_str().unwrap()));
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &settings).await;
     let listed = caller.ask("tools/list", json!({})).await;
     assert!(!listed[0].to_string().contains("local_path"), "nowhere is it named");
     let mcp = caller.open().await;
@@ -732,7 +697,7 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     let folder = tempfile::tempdir().unwrap();
     // The folder is created if it is missing.
     let export = folder.path().join("not/there yet");
-    let server = Server::start_with(on, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
+    let server = exporting(on, &export).await;
     let id = name("export");
     server.upload(&id, "in.csv", b"uploaded").await.ok();
     let code = "import os\nos.makedirs('plots/é')\nopen('plots/é/a b.csv', 'w').write('first')\n\
@@ -776,6 +741,11 @@ async fn artifacts_are_also_written_to_the_folder_of_the_settings(on: On) {
     assert_eq!(below(&export).len(), 3);
 }
 
+/// A server that exports to this folder.
+async fn exporting(on: On, folder: &Path) -> Server {
+    Server::start_with(on, &[("SANDBOX_EXPORT_DIR", folder.to_str().unwrap())]).await
+}
+
 /// The fate of each file in an answer of `run_python`: its local path, or why it was not written.
 fn told(run: &Value) -> Vec<(&str, Result<&str, &str>)> {
     let artifacts = run["artifacts"].as_array().unwrap().iter();
@@ -794,7 +764,7 @@ fn told(run: &Value) -> Vec<(&str, Result<&str, &str>)> {
 async fn nothing_that_acts_where_it_lies_is_written_to_the_folder(on: On) {
     let folder = tempfile::tempdir().unwrap();
     let export = folder.path().join("export");
-    let server = Server::start_with(on, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
+    let server = exporting(on, &export).await;
     let (id, proof) = (name("acts"), folder.path().join("proof"));
     let code = format!(
         "import os\n\
@@ -881,8 +851,7 @@ async fn what_a_server_exports_in_all_is_limited() {
 async fn a_file_that_cannot_be_written_is_no_error_of_the_call() {
     let folder = tempfile::tempdir().unwrap();
     let export = folder.path().join("export");
-    let server =
-        Server::start_with(On::Local, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
+    let server = exporting(On::Local, &export).await;
     let id = name("blocked");
     fs::create_dir_all(export.join(&id).join("a.csv/below")).unwrap();
     fs::write(export.join(&id).join("folder"), "a file").unwrap();
@@ -900,8 +869,7 @@ async fn a_file_that_cannot_be_written_is_no_error_of_the_call() {
     // No file can be written if there is a file in place of the folder.
     fs::write(folder.path().join("file"), "").unwrap();
     let export = folder.path().join("file/export");
-    let server =
-        Server::start_with(On::Local, &[("SANDBOX_EXPORT_DIR", export.to_str().unwrap())]).await;
+    let server = exporting(On::Local, &export).await;
     let run = server.run(&id, "open('a.csv', 'w').write('1')").await;
     assert_eq!((&run["outcome"], run["artifacts"][0].get("local_path")), (&json!("ok"), None));
     assert_eq!(run["artifacts"][0]["filename"], "a.csv");
@@ -910,9 +878,7 @@ async fn a_file_that_cannot_be_written_is_no_error_of_the_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_somebody_left_in_the_export_folder_is_replaced_and_not_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let server =
-        Server::start_with(On::Local, &[("SANDBOX_EXPORT_DIR", folder.path().to_str().unwrap())])
-            .await;
+    let server = exporting(On::Local, folder.path()).await;
     let id = name("link");
     let other = folder.path().join("other.txt");
     fs::write(&other, "kept").unwrap();

@@ -62,8 +62,7 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
     server.upload(&id, "a.csv", b"1234").await.ok();
     let run = server.run(&id, "print(1)").await;
     let failed = server.run(&id, "raise SystemExit(3)").await;
-    let arguments = json!({ "session_id": id, "code": "while True: pass", "timeout_s": 1 });
-    let late = server.call("run_python", arguments).await.ok();
+    let late = server.run_for(&id, "while True: pass", 1).await;
     server.files(&id).await;
     server.call("read_artifact", json!({ "session_id": id, "path": "a.csv" })).await.ok();
     let missing = json!({ "session_id": id, "path": "b.csv" });
@@ -198,8 +197,7 @@ async fn what_users_do(server: &Server, folder: &Path, id: &str) -> String {
     ] {
         server.run(id, &code).await;
     }
-    let late = json!({ "session_id": id, "code": format!("print('{MARK}')\nwhile True: pass"), "timeout_s": 1 });
-    server.call("run_python", late).await.ok();
+    server.run_for(id, &format!("print('{MARK}')\nwhile True: pass"), 1).await;
     server.files(id).await;
     // The disk is full only in a container.
     let code = format!("import os\nos.remove('{MARK}full')\nprint('{MARK}' * 1000)");
@@ -303,12 +301,8 @@ async fn what_they_do_wrong(server: &Server, id: &str) {
 
 /// A program that is cancelled, and one that loses its sandbox or its folder.
 async fn what_ends_badly(server: &Server, on: On, id: &str) {
-    let (request, _answer) = server.expect_answer();
     let code = format!("open('{MARK}started', 'w')\nprint('{MARK}', flush=True)\nwhile True: pass");
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": id, "code": code } },
-    }));
+    let (request, _answer) = server.begin("run_python", json!({ "session_id": id, "code": code }));
     let started = format!("{MARK}started");
     until("it runs", async || server.files(id).await.iter().any(|(name, _)| *name == started))
         .await;

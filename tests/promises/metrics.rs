@@ -6,7 +6,7 @@ use support::{
     On, Server, containers, http, http_with,
     metrics::Metrics,
     name, on_docker, program, until,
-    web::{Caller, Web},
+    web::{TOKENS, Web},
 };
 
 on_docker! {
@@ -18,12 +18,6 @@ on_docker! {
 
 /// A mark in everything that a caller can choose.
 const MARK: &str = "zqmarkzq";
-
-const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
-
-async fn close(caller: &Caller, session: &str) {
-    caller.call("close_session", json!({ "session_id": session })).await.ok();
-}
 
 /// Waits until a condition on the metrics holds.
 async fn until_figures(what: &str, web: &Web, hold: impl Fn(&Metrics) -> bool) {
@@ -79,8 +73,7 @@ async fn runs_are_counted_by_outcome_and_start_with_the_time_of_their_code() {
     caller.run(&session, "print(1)").await;
     caller.run(&session, "raise ValueError").await;
     caller.run(&session, "import os; os.abort()").await;
-    let late = json!({ "session_id": session, "code": "while True: pass", "timeout_s": 1 });
-    caller.call("run_python", late).await.ok();
+    caller.run_for(&session, "while True: pass", 1).await;
 
     let metrics = Metrics::of(&web).await;
     for outcome in ["ok", "error", "killed", "timeout"] {
@@ -106,8 +99,7 @@ async fn requests_of_the_protocol_are_counted_by_method_over_either_transport() 
     let counts = |metrics: &Metrics| {
         METHODS.map(|method| metrics.count("llm_sandbox_mcp_requests_total", &[("method", method)]))
     };
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &[]).await;
     let before = Metrics::of(&web).await;
     let (message, _) = caller.modern("nobody/knows", json!({}));
     caller.post(&message, &[]).await;
@@ -181,7 +173,7 @@ async fn make_names_up(web: &Web, round: usize) {
         }
         let stranger = web.caller(Some(&word));
         stranger.send("GET", "/metrics", &[("traceparent", &word)], &[]).await;
-        close(&caller, &word).await;
+        caller.close(&word).await;
     }
 }
 
@@ -230,15 +222,14 @@ async fn sessions_are_counted_by_what_they_do() {
     let metrics = Metrics::of(&web).await;
     assert_eq!(metrics.count("llm_sandbox_sessions", &[]), 1, "it is in one state");
     assert_eq!(metrics.count("llm_sandbox_sessions_limit", &[]), 7);
-    close(&caller, &session).await;
+    caller.close(&session).await;
     assert_eq!(Metrics::of(&web).await.count("llm_sandbox_sessions", &[]), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_counted_by_how_they_began_and_ended() {
     let settings = [("SANDBOX_POOL_SIZE", "1"), ("SANDBOX_SESSION_TTL_M", "0.01")];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &settings).await;
     let pooled = |metrics: &Metrics| metrics.count("llm_sandbox_pooled_sandboxes", &[]);
     until_figures("the pool is full", &web, |metrics| {
         pooled(metrics) == 1
@@ -248,7 +239,7 @@ async fn sessions_are_counted_by_how_they_began_and_ended() {
     let metrics = Metrics::of(&web).await;
     assert_eq!(metrics.count("llm_sandbox_sessions_started_total", &[]), 0, "nobody's yet");
     let run = caller.call("run_python", json!({ "code": "1" })).await.ok();
-    close(&caller, run["session_id"].as_str().expect("a name")).await;
+    caller.close(run["session_id"].as_str().expect("a name")).await;
     caller.run(&name("named"), "1").await;
 
     let began = |metrics: &Metrics, source| {
@@ -298,8 +289,7 @@ async fn sessions_that_there_is_no_place_for_are_counted() {
         ("SANDBOX_MAX_HIBERNATED", "0"),
         ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "2"),
     ];
-    let web = Web::start(On::Local, &settings).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (_web, alice, bob) = Web::of_two(On::Local, &settings).await;
     for (caller, sessions) in [(&alice, ["a1", "a2", "a3"]), (&bob, ["b1", "b2", "b3"])] {
         for session in sessions {
             caller.call("run_python", json!({ "session_id": session, "code": "1" })).await;
@@ -319,8 +309,7 @@ async fn a_session_that_gives_way_is_counted_as_evicted_and_not_as_refused() {
         ("SANDBOX_MAX_HIBERNATED", "0"),
         ("SANDBOX_EVICT_IDLE_M", "0.000001"),
     ];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &settings).await;
     let ended = |metrics: &Metrics| {
         metrics.count("llm_sandbox_sessions_ended_total", &[("reason", "evicted")])
     };
@@ -464,14 +453,9 @@ async fn whoever_has_the_token_for_the_figures_may_look_as_often_as_they_like() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_token_for_the_figures_is_a_mistake_that_is_told_without_it() {
     let folder = tempfile::tempdir().expect("a folder");
-    let ended = program(folder.path(), &[("SANDBOX_METRICS_TOKEN", "hunter2 hunter2")])
-        .arg("--no-isolation")
-        .stdin(std::process::Stdio::null())
-        .output();
-    let ended = tokio::time::timeout(support::PATIENCE, ended).await.expect("in time");
-    let ended = ended.expect("ran");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(64), "{said}");
+    let mut server = program(folder.path(), &[("SANDBOX_METRICS_TOKEN", "hunter2 hunter2")]);
+    let (code, _, said) = support::ended(server.arg("--no-isolation")).await;
+    assert_eq!(code, Some(64), "{said}");
     assert!(said.contains("SANDBOX_METRICS_TOKEN") && !said.contains("hunter2"), "{said}");
 }
 
@@ -521,10 +505,10 @@ async fn the_memory_of_real_sandboxes_is_told_and_goes_with_them() {
     assert!(largest(&metrics) <= limit && all(&metrics) <= 2 * limit, "{metrics:?}");
     assert_eq!(metrics.count("llm_sandbox_sandbox_start_duration_seconds_count", &[]), 2);
     let before = all(&metrics);
-    close(&caller, &large).await;
+    caller.close(&large).await;
     let after = all(&Metrics::of(&web).await);
     assert!(after < before - 40_000_000, "{before} and then {after}");
-    close(&caller, &small).await;
+    caller.close(&small).await;
     assert_eq!(all(&Metrics::of(&web).await), 0);
 }
 
@@ -532,11 +516,7 @@ async fn a_session_that_loses_its_container_is_counted_as_dead() {
     let web = Web::start(On::Docker, &[]).await;
     let (caller, session) = (web.caller(None), name("dead"));
     caller.run(&session, "print(1)").await;
-    let killed = std::process::Command::new("docker")
-        .args(["kill", &containers(&session)[0]])
-        .output()
-        .expect("the docker client runs");
-    assert!(killed.status.success());
+    support::docker(&["kill", &containers(&session)[0]]);
     until_figures("it has died", &web, |metrics| {
         metrics.count("llm_sandbox_sessions_ended_total", &[("reason", "died")]) == 1
     })
@@ -545,8 +525,8 @@ async fn a_session_that_loses_its_container_is_counted_as_dead() {
 }
 
 async fn a_sandbox_that_cannot_be_started_is_counted_and_the_server_not_ready() {
-    let web = Web::start(On::Docker, &[("SANDBOX_IMAGE", "llm-sandbox:no-such-image")]).await;
-    let caller = web.caller(None);
+    let (web, caller) =
+        Web::open(On::Docker, &[("SANDBOX_IMAGE", "llm-sandbox:no-such-image")]).await;
     let refused: Value = caller.call("run_python", json!({ "code": "1" })).await.json;
     assert_eq!(refused["error"], "sandbox_unavailable");
     let metrics = Metrics::of(&web).await;

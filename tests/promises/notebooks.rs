@@ -4,7 +4,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::uploads::{get, refusal, shell};
-use support::{On, http, name, on_all, web::*};
+use support::{On, assert_fields, http, name, on_all, web::*};
 
 on_all! {
     a_notebook_has_the_code_outputs_and_pictures_of_every_run,
@@ -37,8 +37,7 @@ async fn notebook(caller: &Caller, session: &str) -> Value {
 }
 
 async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let session = name("notebook");
     let drawn = caller.run(&session, PICTURE).await;
     let failed = caller.run(&session, "print('before')\n1/0").await;
@@ -48,8 +47,7 @@ async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
         panic!("{notebook}")
     };
     assert!(title["source"].as_str().is_some_and(|text| text.contains(&session)));
-    assert_eq!(first["id"], drawn["run_id"]);
-    assert_eq!(first["source"], PICTURE);
+    assert_fields!(first, { "id": drawn["run_id"], "source": PICTURE });
     assert_eq!(first["metadata"].get("tags"), None);
     let [said, picture] = &first["outputs"].as_array().expect("outputs")[..] else {
         panic!("{first}")
@@ -66,11 +64,7 @@ async fn a_notebook_has_the_code_outputs_and_pictures_of_every_run(on: On) {
         panic!("{second}")
     };
     assert_eq!((&said["name"], &said["text"]), (&json!("stdout"), &json!("before\n")));
-    assert_eq!(error["output_type"], "error");
-    assert_eq!(
-        (&error["ename"], &error["evalue"]),
-        (&json!("ZeroDivisionError"), &json!("division by zero"))
-    );
+    assert_fields!(error, { "output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero" });
     let lines = error["traceback"].as_array().expect("lines");
     assert_eq!(lines[0], "Traceback (most recent call last):");
     assert_eq!(lines.last(), Some(&json!("ZeroDivisionError: division by zero")));
@@ -80,8 +74,7 @@ async fn a_notebook_has_each_picture_as_its_run_has_left_it(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let on_disk = [("SANDBOX_HISTORY_DIR", folder.path().to_str().expect("UTF-8"))];
     for settings in [&[][..], &on_disk] {
-        let web = Web::start(on, settings).await;
-        let caller = web.caller(None);
+        let (_web, caller) = Web::open(on, settings).await;
         let session = name("drawn");
         // The program replaces the same file, and finally removes it.
         let mut drawn = vec![];
@@ -104,8 +97,7 @@ async fn a_notebook_has_each_picture_as_its_run_has_left_it(on: On) {
 }
 
 async fn cells_that_were_taken_back_or_stopped_are_marked() {
-    let web = Web::start(On::Docker, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &[]).await;
     let session = name("marked");
     for code in ["x = 1", "x = 2", "while True: pass", "%time x"] {
         let arguments = json!({ "session_id": session, "code": code, "timeout": 2 });
@@ -153,14 +145,12 @@ const CELLS: [&str; 13] = [
 ];
 
 async fn a_script_of_cells_does_again_what_they_did() {
-    let web = Web::start(On::Docker, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &[]).await;
     let session = name("cells");
     let mut told = caller.run(&session, "%matplotlib inline\nprint('a program')").await;
     caller.run(&session, "import asyncio\nawait asyncio.sleep(0)\nprint('never again')").await;
     for code in CELLS.into_iter().chain(["kept.pop('never', None)\nprint(kept)"]) {
-        let arguments = json!({ "session_id": session, "code": code });
-        told = caller.call("execute_code", arguments).await.ok();
+        told = caller.cell(&session, code).await.ok();
         assert_eq!(told["status"], "success", "{told}");
     }
     let script = get(&caller, &format!("{session}/?format=py")).await;
@@ -180,8 +170,7 @@ async fn a_script_of_cells_does_again_what_they_did() {
 }
 
 async fn a_notebook_has_tables_as_tables_and_errors_as_errors() {
-    let web = Web::start(On::Docker, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &[]).await;
     let session = name("shown");
     let frame =
         "import pandas as pd\npd.DataFrame({'city': ['New York', 'Rome'], 'spend': [1.5, -20]})";
@@ -195,8 +184,13 @@ async fn a_notebook_has_tables_as_tables_and_errors_as_errors() {
         ("bash", "exit 7"),
     ];
     for (language, code) in cells {
-        let arguments = json!({ "session_id": session, "code": code, "language": language });
-        caller.call("execute_code", arguments).await.ok();
+        caller
+            .call(
+                "execute_code",
+                json!({ "session_id": session, "code": code, "language": language }),
+            )
+            .await
+            .ok();
     }
     let notebook = notebook(&caller, &session).await;
     let cells = &notebook["cells"].as_array().expect("cells")[1..];
@@ -211,11 +205,7 @@ async fn a_notebook_has_tables_as_tables_and_errors_as_errors() {
     let told: Vec<_> = errors.iter().map(|it| (&it["ename"], &it["evalue"])).collect();
     let wanted = ["ValueError", "SyntaxError", "SystemExit", "SystemExit", "TypeError", "error"];
     for (error, wanted) in errors.iter().zip(wanted) {
-        assert_eq!(
-            (&error["output_type"], &error["ename"]),
-            (&json!("error"), &json!(wanted)),
-            "{error}"
-        );
+        assert_fields!(error, { "output_type": "error", "ename": wanted });
     }
     assert_eq!(told[0].1, "wrong: very");
     assert_eq!((told[2].1, told[5].1), (&json!("3"), &json!("7")));
@@ -226,8 +216,7 @@ async fn a_notebook_has_tables_as_tables_and_errors_as_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_too_large_to_be_kept_is_shown_if_its_file_is_still_the_same() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let session = name("changed");
     caller.run(&session, &format!("{PICTURE}open('dot.png', 'ab').write(bytes(3 << 20))")).await;
     let pictures = async || {
@@ -241,8 +230,7 @@ async fn a_picture_too_large_to_be_kept_is_shown_if_its_file_is_still_the_same()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_runs_what_has_succeeded_again() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let session = name("script");
     caller.run(&session, "total = 2 + 2\nprint(total)").await;
     caller.run(&session, "print('never again')\n1/0").await;
@@ -259,8 +247,7 @@ async fn a_script_runs_what_has_succeeded_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_and_long_outputs_are_there_as_their_caller_saw_them() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let session = name("whole");
     let code = format!("print('x' * 9000)\n#{}", "é".repeat(30_000));
     let run = caller.run(&session, &code).await;
@@ -278,8 +265,7 @@ async fn with_a_folder_a_notebook_has_what_memory_has_no_room_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     for (settings, is_whole) in [(vec![], false), (vec![("SANDBOX_HISTORY_DIR", path)], true)] {
-        let web = Web::start(On::Local, &settings).await;
-        let caller = web.caller(None);
+        let (_web, caller) = Web::open(On::Local, &settings).await;
         let session = name("long");
         // More than a session keeps in memory.
         for n in 0..60 {

@@ -4,13 +4,14 @@ use serde_json::{Value, json};
 use tar::EntryType;
 
 use support::{
-    On, Server,
+    On, Server, assert_fields,
     index::engine_host,
     name, on_all,
     registry::{Package, Registry},
     text, until,
-    web::*,
 };
+
+use crate::packages::{alice_and_bob, refused};
 
 on_all! {
     ;
@@ -55,14 +56,13 @@ fn javascript(package: &str) -> Value {
     json!({ "package": package, "language": "javascript" })
 }
 
-async fn install(server: &Server, package: &str) -> Value {
-    server.call("install_package", javascript(package)).await.ok()
+/// The same in a session of its own.
+fn elsewhere(package: &str) -> Value {
+    json!({ "package": package, "language": "javascript", "session_id": name("other") })
 }
 
-async fn refused(server: &Server, arguments: Value) -> Value {
-    let answer = server.call("install_package", arguments).await;
-    assert!(!answer.error().is_empty());
-    answer.json
+async fn install(server: &Server, package: &str) -> Value {
+    server.call("install_package", javascript(package)).await.ok()
 }
 
 async fn cell(server: &Server, code: &str) -> Value {
@@ -89,11 +89,9 @@ try { await import('greeting') } catch (error) { console.log(error.code) }
     let new = json!([
         { "name": "@words/all", "version": "1.2.0" }, { "name": "greeting", "version": "1.0.0" },
     ]);
-    assert_eq!((&installed["installed"], &installed["success"]), (&new, &json!(true)));
-    assert_eq!(
-        (&installed["package"], &installed["version_installed"]),
-        (&json!("greeting"), &json!("1.0.0"))
-    );
+    assert_fields!(installed, {
+        "installed": new, "success": true, "package": "greeting", "version_installed": "1.0.0",
+    });
     let used = "
 import { hello } from '@words/all/modern';
 const { version } = await import('greeting');
@@ -143,22 +141,18 @@ async fn versions_are_those_that_were_asked_for_and_stay(on: On) {
     assert_eq!(installed["version_installed"], "1.5.0");
     let again = install(&server, "steps@>=1,<2").await;
     assert_eq!((&again["installed"], &again["version_installed"]), (&json!([]), &json!("1.5.0")));
-    let other = refused(&server, javascript("steps@2.0.0")).await;
-    assert_eq!(other["error"], "package_conflict", "{other}");
-    assert!(text(&other["message"]).contains("steps is there in version 1.5.0"), "{other}");
+    let other = refused(&server, javascript("steps@2.0.0"), "package_conflict").await;
+    assert!(other.contains("steps is there in version 1.5.0"), "{other}");
     assert_eq!(cell(&server, "console.log(require('steps').version)").await["stdout"], "1.5.0\n");
     let session = json!({ "package": "steps@^3", "language": "js", "session_id": name("other") });
-    let none = refused(&server, session).await;
-    assert_eq!(none["error"], "package_not_found", "{none}");
-    assert!(text(&none["message"]).contains("1.0.0, 1.5.0, 2.0.0"), "{none}");
-    let unknown = refused(&server, javascript("nowhere")).await;
-    assert_eq!(unknown["error"], "package_not_found", "{unknown}");
+    let none = refused(&server, session, "package_not_found").await;
+    assert!(none.contains("1.0.0, 1.5.0, 2.0.0"), "{none}");
+    refused(&server, javascript("nowhere"), "package_not_found").await;
     for wrong in ["../x", "steps@file:/etc", "https://example.org/x.tgz", "u/r", "steps@1 || 2"] {
-        let wrong = refused(&server, javascript(wrong)).await;
-        assert_eq!(wrong["error"], "invalid_argument", "{wrong}");
+        refused(&server, javascript(wrong), "invalid_argument").await;
     }
     let shell = json!({ "package": "jq", "language": "bash" });
-    assert_eq!(refused(&server, shell).await["error"], "unsupported_language");
+    refused(&server, shell, "unsupported_language").await;
 }
 
 async fn what_is_reset_does_not_uninstall(on: On) {
@@ -175,10 +169,7 @@ async fn what_is_reset_does_not_uninstall(on: On) {
 async fn a_session_has_its_own_packages_and_no_others(on: On) {
     let registry = registry(on).await;
     registry.add(Package::new("secretly", "1.0.0"));
-    let mut settings = registry.settings();
-    settings.push(("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"));
-    let server = Web::start(on, &settings).await;
-    let (alice, bob) = (server.caller(Some("secret-a")), server.caller(Some("secret-b")));
+    let (_web, [alice, bob]) = alice_and_bob(on, registry.settings()).await;
     let session = name("same");
     let mut package = javascript("secretly");
     package["session_id"] = session.as_str().into();
@@ -203,18 +194,12 @@ async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
     assert_eq!(installed["version_installed"], "1.0.0", "the version that is allowed");
     assert_eq!(installed["installed"][1]["name"], "helper", "with what it needs");
     for other in ["helper", "humanize"] {
-        let mut arguments = javascript(other);
-        arguments["session_id"] = name("x").into();
-        let refused = refused(&server, arguments).await;
-        assert_eq!(refused["error"], "package_not_allowed", "{refused}");
-        let message = text(&refused["message"]);
-        assert!(
-            message.ends_with("These may: humanize, npm:good@<2, npm:@other/one."),
-            "{message}"
-        );
+        let message = refused(&server, elsewhere(other), "package_not_allowed").await;
+        let listed = "These may: humanize, npm:good@<2, npm:@other/one.";
+        assert!(message.ends_with(listed), "{message}");
     }
-    let python = refused(&server, json!({ "package": "good", "session_id": name("y") })).await;
-    assert_eq!(python["error"], "package_not_allowed", "of another language: {python}");
+    refused(&server, json!({ "package": "good", "session_id": name("y") }), "package_not_allowed")
+        .await;
 }
 
 async fn a_registry_that_lies_is_refused_and_leaves_nothing(on: On) {
@@ -235,16 +220,14 @@ async fn a_registry_that_lies_is_refused_and_leaves_nothing(on: On) {
     let server = server(on, &registry).await;
     cell(&server, "1").await;
     for package in ["other", "weak", "local", "climber", "absolute", "linked", "twice"] {
-        let refused = refused(&server, javascript(package)).await;
-        assert_eq!(refused["error"], "package_refused", "{package}: {refused}");
-        let message = text(&refused["message"]);
+        let message = refused(&server, javascript(package), "package_refused").await;
         assert!(
             message.contains("nothing was installed") && message.contains(package),
             "{message}"
         );
     }
-    let elsewhere = refused(&server, javascript("elsewhere")).await;
-    assert!(text(&elsewhere["error"]).starts_with("package_"), "{elsewhere}");
+    let elsewhere = server.call("install_package", javascript("elsewhere")).await;
+    assert!(elsewhere.error().starts_with("package_"), "{elsewhere:?}");
     install(&server, "honest").await;
     let look = "
 const path = require('path');
@@ -272,9 +255,7 @@ async fn a_package_by_its_address_is_refused(on: On) {
     }
     let server = server(on, &registry).await;
     for package in ["remote", "cloned", "hosted", "passwords", "folder"] {
-        let refused = refused(&server, javascript(package)).await;
-        assert_eq!(refused["error"], "package_refused", "{package}: {refused}");
-        let message = text(&refused["message"]);
+        let message = refused(&server, javascript(package), "package_refused").await;
         assert!(message.contains("only packages of the index are taken"), "{package}: {message}");
     }
     let asked = registry.asked();
@@ -312,8 +293,7 @@ async fn what_is_too_large_is_refused(on: On) {
     settings.push(("SANDBOX_PACKAGES_LIMIT", "8MB"));
     let server = Server::start_with(on, &settings).await;
     for package in ["bomb", "heavy"] {
-        let refused = refused(&server, javascript(package)).await;
-        assert_eq!(refused["error"], "package_too_large", "{refused}");
+        refused(&server, javascript(package), "package_too_large").await;
     }
     install(&server, "light").await;
     assert_eq!(cell(&server, "console.log(require('light').version)").await["stdout"], "1.0.0\n");
@@ -332,13 +312,9 @@ async fn what_is_made_for_other_systems_is_left_out_if_it_can_be(on: On) {
         { "name": "either", "version": "1.0.0" }, { "name": "for-penguins", "version": "1.0.0" },
     ]);
     assert_eq!(installed["installed"], new);
-    let refused = refused(&server, javascript("for-apples")).await;
-    assert_eq!(refused["error"], "package_not_found", "{refused}");
-    let mut arguments = javascript("strict");
-    arguments["session_id"] = name("other").into();
-    let refused = self::refused(&server, arguments).await;
-    assert_eq!(refused["error"], "package_not_found", "{refused}");
-    assert!(text(&refused["message"]).contains("not made for the system here"), "{refused}");
+    refused(&server, javascript("for-apples"), "package_not_found").await;
+    let refused = refused(&server, elsewhere("strict"), "package_not_found").await;
+    assert!(refused.contains("not made for the system here"), "{refused}");
 }
 
 async fn a_call_that_is_cancelled_installs_nothing(on: On) {
@@ -347,13 +323,9 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     registry.add(Package::new("quick", "1.0.0"));
     let server = server(on, &registry).await;
     cell(&server, "let x = 1").await;
-    let call = json!({ "name": "install_package", "arguments": javascript("slow") });
-    let (id, answer) = server.expect_answer();
-    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    let (id, answer) = server.begin("install_package", javascript("slow"));
     until("it is asked", async || registry.asked().contains(&"slow".to_owned())).await;
-    let cancel = json!({ "requestId": id, "reason": "no more" });
-    server
-        .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    server.cancel(id);
     drop(answer);
     // The session and its turn are free again.
     install(&server, "quick").await;
@@ -405,9 +377,7 @@ async fn npm_in_the_sandbox_names_the_tool_only_where_it_helps() {
 async fn packages_for_javascript_are_refused() {
     let registry = registry(On::Wasm).await;
     let server = server(On::Wasm, &registry).await;
-    let refused = refused(&server, javascript("lodash")).await;
-    assert_eq!(refused["error"], "packages_disabled", "{refused}");
-    let message = text(&refused["message"]);
+    let message = refused(&server, javascript("lodash"), "packages_disabled").await;
     assert!(message.starts_with("Packages for JavaScript cannot be installed"), "{message}");
     let listed = server.request("tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().expect("tools");

@@ -3,7 +3,9 @@
 use std::{cell::RefCell, process::Command};
 
 use serde_json::{Value, json};
-use support::{On, PRELOADED, Server, containers, name, on_all, text, until, web::*};
+use support::{
+    On, PRELOADED, Server, assert_fields, containers, name, on_all, text, until, web::*,
+};
 
 on_all! {
     a_session_is_created_used_and_destroyed,
@@ -31,8 +33,7 @@ fn time(value: &Value) -> jiff::Timestamp {
 }
 
 async fn a_session_has_the_language_that_it_was_created_with(on: On) {
-    let server = Server::start(on).await;
-    let id = name("language");
+    let (server, id) = (Server::start(on).await, name("language"));
     let created = json!({ "session_id": id, "language": "javascript" });
     assert_eq!(server.call("create_session", created).await.ok()["language"], "javascript");
     let cell = async |code: &str, language: Option<&str>| {
@@ -118,8 +119,7 @@ async fn no_more_can_be_asked_for_than_the_settings_allow() {
 }
 
 async fn notes_are_the_same_where_no_library_is_loaded_ahead() {
-    let server = Server::start_with(On::Docker, &[PRELOADED]).await;
-    let id = name("bare");
+    let (server, id) = (Server::start_with(On::Docker, &[PRELOADED]).await, name("bare"));
     let arguments = json!({ "session_id": id, "memory_limit_mb": 256 });
     server.call("create_session", arguments).await.ok();
     let code = "import pandas as pd\npd.DataFrame({'Cost': [1]})['cost']";
@@ -139,8 +139,7 @@ async fn a_created_session_counts_as_any_other_and_is_its_callers() {
         ("SANDBOX_MAX_HIBERNATED", "0"),
         COLD,
     ];
-    let web = Web::start(On::Local, &settings).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (_web, alice, bob) = Web::of_two(On::Local, &settings).await;
     let shared = json!({ "session_id": name("shared") });
     alice.call("create_session", shared.clone()).await.ok();
     let refused = alice.call("create_session", json!({})).await;
@@ -239,15 +238,11 @@ fn inspected(session: &str) -> Value {
 const BOMB: &str = "x = bytearray(200_000_000); print(len(x))";
 
 async fn a_container_has_the_memory_that_its_session_asked_for() {
-    let server = Server::start(On::Docker).await;
-    let own = name("little");
+    let (server, own) = (Server::start(On::Docker).await, name("little"));
     let arguments = json!({ "session_id": own, "memory_limit_mb": 64 });
     server.call("create_session", arguments).await.ok();
     let options = inspected(&own);
-    assert_eq!(
-        (&options["Memory"], &options["MemorySwap"]),
-        (&json!(64_000_000), &json!(64_000_000))
-    );
+    assert_fields!(options, { "Memory": 64_000_000, "MemorySwap": 64_000_000 });
     assert!(text(&options["Tmpfs"]["/mnt/data"]).contains("size=32000000,"), "{options}");
     assert!(text(&options["Tmpfs"]["/tmp"]).contains("size=4000000,"), "{options}");
     let run = server.run(&own, "print(1)").await;

@@ -4,12 +4,14 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
 };
 
 use serde_json::{Value, json};
 
-use support::{On, PATIENCE, Server, http, http_begin, name, program, until, web::Web};
+use support::{
+    On, Server, answered, assert_fields, ended, http, http_begin, name, program, text, until,
+    web::Web,
+};
 
 use crate::http::read_until;
 
@@ -171,8 +173,7 @@ async fn a_tool_of_ones_own_is_listed_and_called_as_any_other() {
     folder.define("hello", &hello(), json!({ "schema": one_text("x") }));
     folder.define("unused", "no module", json!({ "enabled": false }));
     let server = folder.serve(&[]).await;
-    let listed = server.request("tools/list", json!({})).await;
-    let tools = listed["result"]["tools"].as_array().expect("an array").clone();
+    let tools = server.tools().await;
     let own = tools.iter().find(|tool| tool["name"] == "hello").expect("it is listed");
     assert_eq!(own["description"], "The tool hello.");
     assert_eq!(own["inputSchema"]["properties"]["x"]["type"], "string");
@@ -181,8 +182,7 @@ async fn a_tool_of_ones_own_is_listed_and_called_as_any_other() {
     assert!(tools.iter().any(|tool| tool["name"] == "run_python"));
     assert!(!tools.iter().any(|tool| tool["name"] == "unused"));
     let answer = server.call("hello", json!({ "x": "" })).await.ok();
-    assert_eq!(answer["stdout"], "hello\n");
-    assert_eq!((&answer["exit_code"], &answer["outcome"]), (&json!(0), &json!("ok")));
+    assert_fields!(answer, { "stdout": "hello\n", "exit_code": 0, "outcome": "ok" });
     assert_eq!(answer["artifacts"], json!([]));
 }
 
@@ -248,18 +248,10 @@ async fn arguments_that_take_for_ever_to_check_cost_nobody_else() {
     assert_eq!(wrong.error(), "invalid_argument");
     assert!(wrong.json["message"].as_str().expect("a text").contains("a: "), "{}", wrong.json);
     // More calls than there are threads, in case each occupies one.
-    let endless: Vec<_> = (0..4)
-        .map(|_| {
-            let (request, answer) = server.expect_answer();
-            let params = json!({ "name": "nested", "arguments": nested(40, json!("x")) });
-            server.send(&json!({ "jsonrpc": "2.0", "id": request, "method": "tools/call", "params": params }));
-            answer
-        })
-        .collect();
+    let endless = [(); 4].map(|()| server.begin("nested", nested(40, json!("x"))).1);
     server.request("tools/list", json!({})).await;
     for answer in endless {
-        let answer =
-            tokio::time::timeout(PATIENCE, answer).await.expect("in time").expect("answered");
+        let answer = answered(answer).await;
         assert!(answer.to_string().contains("too long to find out"), "{answer}");
     }
     server.call("nested", nested(1, json!(1))).await.ok();
@@ -404,15 +396,9 @@ async fn a_call_that_is_cancelled_ends_and_others_go_on() {
     let pid = server.process.id().expect("running");
     for _ in 0..10 {
         // More calls than run at a time: each must end before the next ones can begin.
-        let (id, _never) = server.expect_answer();
-        let params = json!({ "name": "endless", "arguments": {} });
-        server
-            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }));
+        let (id, _never) = server.begin("endless", json!({}));
         until("it is at work", async || agents(pid).iter().any(|agent| threads(*agent) > 2)).await;
-        let params = json!({ "requestId": id });
-        server.send(
-            &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }),
-        );
+        server.cancel(id);
         until("it has ended", async || agents(pid).iter().all(|agent| threads(*agent) <= 2)).await;
     }
 }
@@ -644,11 +630,9 @@ async fn all_that_is_wrong_with_definitions_is_said_at_once_and_nothing_starts()
     folder.write("ignored.txt", "no JSON");
     let home = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
-    let mut command =
-        program(home.path(), &[("SANDBOX_TOOLS_FILE", path), ("SANDBOX_ENGINE", "local")]);
-    let output = command.stdin(Stdio::null()).output().await.expect("it runs");
-    assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    let settings = [("SANDBOX_TOOLS_FILE", path), ("SANDBOX_ENGINE", "local")];
+    let (code, _, said) = ended(&mut program(home.path(), &settings)).await;
+    assert_eq!(code, Some(64));
     for mistake in [
         "a.json: argvs: there is no such field (did you mean argv?)",
         "a.json: name: it must be 1 to 64",
@@ -680,10 +664,7 @@ async fn all_that_is_wrong_with_definitions_is_said_at_once_and_nothing_starts()
         assert!(said.contains(&format!("{path}/{mistake}")), "{mistake} is not among{said}");
     }
     // `doctor` also reads the definitions, and reports the same mistakes.
-    let mut doctor =
-        program(home.path(), &[("SANDBOX_TOOLS_FILE", path), ("SANDBOX_ENGINE", "local")]);
-    let output = doctor.arg("doctor").output().await.expect("it runs");
-    let report = String::from_utf8(output.stdout).expect("UTF-8");
+    let (_, report, _) = ended(program(home.path(), &settings).arg("doctor")).await;
     assert!(
         report.contains("FAIL  tools") && report.contains("c.json: it is not JSON"),
         "{report}"
@@ -705,15 +686,9 @@ async fn a_changed_file_is_taken_over_and_clients_are_told() {
     let settings =
         [("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")), ("SANDBOX_LOG_LEVEL", "INFO")];
     let server = folder.serve(&settings).await;
-    let answer = server.request("tools/list", json!({})).await;
-    assert_eq!(answer["result"]["tools"].as_array().expect("an array").len(), 14);
+    assert_eq!(server.tools().await.len(), 14);
     let names = async || {
-        let listed = server.request("tools/list", json!({})).await;
-        let tools = listed["result"]["tools"].as_array().expect("an array").clone();
-        tools
-            .iter()
-            .map(|tool| tool["name"].as_str().expect("a name").to_owned())
-            .collect::<Vec<_>>()
+        server.tools().await.iter().map(|it| text(&it["name"]).to_owned()).collect::<Vec<_>>()
     };
     folder.define("second", &hello(), json!({}));
     until("it is told", async || told(&server) == 1).await;
@@ -777,16 +752,13 @@ async fn a_client_says_by_its_url_or_the_operator_by_a_setting_whether_they_are_
     let folder = Folder::new();
     folder.define("hello", &hello(), json!({}));
     let server = folder.serve(&[("SANDBOX_TOOLSETS", "own")]).await;
-    let listed = server.request("tools/list", json!({})).await;
-    let tools = listed["result"]["tools"].as_array().expect("an array").clone();
+    let tools = server.tools().await;
     assert_eq!(tools.iter().map(|tool| &tool["name"]).collect::<Vec<_>>(), ["hello"]);
     let home = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
     let settings = [("SANDBOX_TOOLS_FILE", path), ("SANDBOX_TOOLSETS", "run")];
-    let output =
-        program(home.path(), &settings).stdin(Stdio::null()).output().await.expect("it runs");
-    assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    let (code, _, said) = ended(&mut program(home.path(), &settings)).await;
+    assert_eq!(code, Some(64));
     assert!(said.contains("nobody is offered the tools of SANDBOX_TOOLS_FILE; add own"), "{said}");
 }
 
@@ -808,10 +780,8 @@ async fn with_no_other_tools_no_engine_is_needed() {
         assert_eq!(ready.status, if needs_engine { 503 } else { 200 });
         let answer = server.caller(None).call("hello", json!({})).await;
         assert_eq!(answer.ok()["stdout"], "hello\n");
-        let mut doctor = program(home.path(), &settings);
-        let doctor = doctor.arg("doctor").output().await.expect("it runs");
-        let said = String::from_utf8(doctor.stdout).expect("UTF-8");
-        assert_eq!(doctor.status.code(), Some(i32::from(needs_engine)), "{said}");
+        let (code, said, _) = ended(program(home.path(), &settings).arg("doctor")).await;
+        assert_eq!(code, Some(i32::from(needs_engine)), "{said}");
         assert_eq!(said.contains("none is needed"), !needs_engine, "{said}");
     }
 }

@@ -1,11 +1,9 @@
 //! Packages in sandboxes that have no network: `install_package`, with an index on this machine.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use support::{
-    On, Server,
+    On, Server, assert_fields, docker,
     index::{Index, Wheel, engine_host},
     name, on_all, text, until,
     web::*,
@@ -59,10 +57,19 @@ async fn install(server: &Server, package: &str) -> Value {
     server.call("install_package", json!({ "package": package })).await.ok()
 }
 
-async fn refused(server: &Server, arguments: Value) -> Value {
+/// A call that must be refused with this code; returns the message.
+pub(super) async fn refused(server: &Server, arguments: Value, code: &str) -> String {
     let answer = server.call("install_package", arguments).await;
-    assert!(!answer.error().is_empty());
-    answer.json
+    assert_eq!(answer.error(), code, "{}", answer.json);
+    text(&answer.json["message"]).to_owned()
+}
+
+/// A server with these settings that has two callers.
+pub(super) async fn alice_and_bob(on: On, mut settings: Vec<(&str, &str)>) -> (Web, [Caller; 2]) {
+    settings.push(("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"));
+    let web = Web::start(on, &settings).await;
+    let callers = ["secret-a", "secret-b"].map(|token| web.caller(Some(token)));
+    (web, callers)
 }
 
 async fn cell(server: &Server, code: &str) -> Value {
@@ -86,11 +93,9 @@ interpreter = id(object)
     let new = json!([
         { "name": "greeting", "version": "1.0" }, { "name": "words", "version": "1.2" },
     ]);
-    assert_eq!((&installed["installed"], &installed["success"]), (&new, &json!(true)));
-    assert_eq!(
-        (&installed["package"], &installed["version_installed"]),
-        (&json!("greeting"), &json!("1.0"))
-    );
+    assert_fields!(installed, {
+        "installed": new, "success": true, "package": "greeting", "version_installed": "1.0",
+    });
     let used = "
 import greeting, words.more
 from importlib import metadata
@@ -148,24 +153,15 @@ async fn versions_and_extras_are_those_that_were_asked_for(on: On) {
     let new =
         json!([{ "name": "louder", "version": "3.0" }, { "name": "speech", "version": "0.9" }]);
     assert_eq!(loud["installed"], new);
-    let missing = refused(&server, json!({ "package": "speech", "version": "7" })).await;
-    assert_eq!(missing["error"], "package_not_found");
-    assert!(text(&missing["message"]).contains("The index has: 0.8, 0.9, 1.0."), "{missing}");
-    let nothing = refused(&server, json!({ "package": "silence" })).await;
-    assert_eq!(nothing["error"], "package_not_found");
-    assert!(
-        text(&nothing["message"]).starts_with("The package index for Python has no silence."),
-        "{nothing}"
-    );
-    let path = refused(&server, json!({ "package": "../speech" })).await;
-    assert_eq!(path["error"], "invalid_argument");
+    let missing =
+        refused(&server, json!({ "package": "speech", "version": "7" }), "package_not_found").await;
+    assert!(missing.contains("The index has: 0.8, 0.9, 1.0."), "{missing}");
+    let nothing = refused(&server, json!({ "package": "silence" }), "package_not_found").await;
+    assert!(nothing.starts_with("The package index for Python has no silence."), "{nothing}");
+    refused(&server, json!({ "package": "../speech" }), "invalid_argument").await;
     index.add_file("sources", "sources-1.0.tar.gz", "", b"never looked at".to_vec());
-    let source = refused(&server, json!({ "package": "sources" })).await;
-    assert_eq!(source["error"], "package_not_found");
-    assert!(
-        text(&source["message"]).contains("nothing is built from source (it has 1.0)"),
-        "{source}"
-    );
+    let source = refused(&server, json!({ "package": "sources" }), "package_not_found").await;
+    assert!(source.contains("nothing is built from source (it has 1.0)"), "{source}");
     assert!(!index.asked().contains(&"sources-1.0.tar.gz".to_owned()), "it is not even downloaded");
 }
 
@@ -177,9 +173,7 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     let server = server(on, &index).await;
     let first = json!({ "package": "base", "version": "1.0" });
     server.call("install_package", first).await.ok();
-    let conflict = refused(&server, json!({ "package": "needy" })).await;
-    assert_eq!(conflict["error"], "package_conflict", "{conflict}");
-    let message = text(&conflict["message"]);
+    let message = refused(&server, json!({ "package": "needy" }), "package_conflict").await;
     assert!(message.contains("base>=2") && message.contains("base==1.0"), "{message}");
     assert_eq!(cell(&server, "import base; base.version").await["result"], "'1.0'");
     // A package must not overwrite a file of another with other content. Identical files do not conflict.
@@ -190,8 +184,7 @@ async fn what_does_not_go_together_is_refused_in_one_sentence(on: On) {
     index.add(Wheel::new("thief", "1.0").file("base/__init__.py", "version = 'stolen'\n"));
     install(&server, "twin").await;
     install(&server, "other-twin").await;
-    let conflict = refused(&server, json!({ "package": "thief" })).await;
-    assert_eq!(conflict["error"], "package_conflict", "{conflict}");
+    refused(&server, json!({ "package": "thief" }), "package_conflict").await;
     let code = "import base, shared; (base.version, shared.x)";
     assert_eq!(cell(&server, code).await["result"], "('1.0', 1)");
 }
@@ -203,22 +196,18 @@ async fn a_version_that_does_not_exist_is_not_called_a_conflict(on: On) {
     }
     let server = server(on, &index).await;
     install(&server, "humane").await;
-    let missing = refused(&server, json!({ "package": "humane", "version": "9.9" })).await;
-    assert_eq!(missing["error"], "package_not_found", "{missing}");
-    let message = text(&missing["message"]);
+    let message =
+        refused(&server, json!({ "package": "humane", "version": "9.9" }), "package_not_found")
+            .await;
     assert!(message.starts_with("There is no humane==9.9 for the Python here."), "{message}");
     assert!(message.contains("The index has: 1.0, 1.1."), "{message}");
-    let other = refused(&server, json!({ "package": "humane", "version": "1.0" })).await;
-    assert_eq!(other["error"], "package_conflict", "{other}");
+    refused(&server, json!({ "package": "humane", "version": "1.0" }), "package_conflict").await;
 }
 
 async fn a_session_has_its_own_packages_and_no_others(on: On) {
     let index = index(on).await;
     index.add(Wheel::new("secretly", "1.0"));
-    let mut settings = index.settings();
-    settings.push(("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b"));
-    let server = Web::start(on, &settings).await;
-    let (alice, bob) = (server.caller(Some("secret-a")), server.caller(Some("secret-b")));
+    let (_web, [alice, bob]) = alice_and_bob(on, index.settings()).await;
     let session = name("own");
     let package = json!({ "package": "secretly", "session_id": session });
     alice.call("install_package", package).await.ok();
@@ -227,7 +216,7 @@ import importlib.util
 print(importlib.util.find_spec('secretly') is not None)" });
     assert_eq!(alice.call("run_python", look.clone()).await.ok()["stdout"], "True\n");
     assert_eq!(bob.call("run_python", look.clone()).await.ok()["stdout"], "False\n");
-    alice.call("close_session", json!({ "session_id": session })).await.ok();
+    alice.close(&session).await;
     assert_eq!(alice.call("run_python", look).await.ok()["stdout"], "False\n", "gone with it");
 }
 
@@ -252,14 +241,17 @@ async fn packages_that_the_operator_does_not_allow_are_refused(on: On) {
     let installed = install(&listed, "good").await;
     assert_eq!(installed["version_installed"], "1.0", "the version that is allowed");
     assert_eq!(installed["installed"][1]["name"], "helper", "with what it needs");
-    let helper = refused(&listed, json!({ "package": "helper", "session_id": name("x") })).await;
-    assert_eq!(helper["error"], "package_not_allowed");
-    assert!(text(&helper["message"]).ends_with("These may: Good<2, other."), "{helper}");
+    let helper = refused(
+        &listed,
+        json!({ "package": "helper", "session_id": name("x") }),
+        "package_not_allowed",
+    )
+    .await;
+    assert!(helper.ends_with("These may: Good<2, other."), "{helper}");
     settings[0].1 = "off";
     let off = Server::start_with(on, &settings).await;
     assert!(!tools(&off).await && !can_install(&off).await, "nobody is told of it");
-    let refused = refused(&off, json!({ "package": "good" })).await;
-    assert_eq!(refused["error"], "packages_disabled");
+    refused(&off, json!({ "package": "good" }), "packages_disabled").await;
 }
 
 async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
@@ -283,17 +275,15 @@ async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
         "other", "climber", "absolute", "linked", "shadow", "starter", "twice", "unlisted", "liar",
     ];
     for package in all {
-        let refused = refused(&server, json!({ "package": package })).await;
-        assert_eq!(refused["error"], "package_refused", "{package}: {refused}");
-        let message = text(&refused["message"]);
+        let message = refused(&server, json!({ "package": package }), "package_refused").await;
         assert!(
             message.contains("nothing was installed") && message.contains(package),
             "{message}"
         );
     }
     // pip does not consider an unreadable file a package.
-    let broken = refused(&server, json!({ "package": "broken" })).await;
-    assert!(text(&broken["error"]).starts_with("package_"), "{broken}");
+    let broken = server.call("install_package", json!({ "package": "broken" })).await;
+    assert!(broken.error().starts_with("package_"), "{broken:?}");
     install(&server, "honest").await;
     let look = "
 import honest, json, os, sys
@@ -315,8 +305,8 @@ async fn nothing_of_a_package_runs_before_it_is_there(on: On) {
     index.add(Wheel::new("versioned", "1.0").requires(&git));
     let server = server(on, &index).await;
     for package in ["source", "direct", "local", "versioned"] {
-        let refused = refused(&server, json!({ "package": package })).await;
-        assert!(text(&refused["error"]).starts_with("package_"), "{refused}");
+        let refused = server.call("install_package", json!({ "package": package })).await;
+        assert!(refused.error().starts_with("package_"), "{refused:?}");
     }
     let asked = index.asked();
     for never in ["ran", "source-1.0.tar", "cloned.git"] {
@@ -335,8 +325,7 @@ async fn what_is_too_large_is_refused(on: On) {
     settings.push(("SANDBOX_PACKAGES_LIMIT", "8MB"));
     let server = Server::start_with(on, &settings).await;
     for package in ["bomb", "heavy"] {
-        let refused = refused(&server, json!({ "package": package })).await;
-        assert_eq!(refused["error"], "package_too_large", "{refused}");
+        refused(&server, json!({ "package": package }), "package_too_large").await;
     }
     install(&server, "light").await;
     assert_eq!(cell(&server, "import light; light.version").await["result"], "'1.0'");
@@ -352,13 +341,9 @@ async fn a_call_that_is_cancelled_installs_nothing(on: On) {
     settings.push(("SANDBOX_AUDIT_FILE", &audit));
     let server = Server::start_with(on, &settings).await;
     cell(&server, "x = 1").await;
-    let call = json!({ "name": "install_package", "arguments": { "package": "slow" } });
-    let (id, answer) = server.expect_answer();
-    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    let (id, answer) = server.begin("install_package", json!({ "package": "slow" }));
     until("the index is asked", async || index.asked().contains(&"slow".to_owned())).await;
-    let cancel = json!({ "requestId": id, "reason": "no more" });
-    server
-        .send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel }));
+    server.cancel(id);
     drop(answer);
     // The session and its turn are free again.
     install(&server, "quick").await;
@@ -377,10 +362,7 @@ async fn slow_installations_of_one_caller_do_not_hold_up_another(on: On) {
         index.hang(package);
     }
     index.add(Wheel::new("quick", "1.0"));
-    let mut settings = index.settings();
-    settings.push(("SANDBOX_AUTH_TOKENS", "ann:token-of-ann,bob:token-of-bob"));
-    let web = Web::start(on, &settings).await;
-    let (ann, bob) = (web.caller(Some("token-of-ann")), web.caller(Some("token-of-bob")));
+    let (_web, [ann, bob]) = alice_and_bob(on, index.settings()).await;
     let install = async |caller: &Caller, package: &str| {
         caller
             .call("install_package", json!({ "package": package, "session_id": name(package) }))
@@ -439,10 +421,7 @@ async fn a_session_that_comes_back_from_the_archive_says_what_to_install_again_i
     let mut settings = index.settings();
     settings.extend([("SANDBOX_ARCHIVE", &*archive), ("SANDBOX_KEY_FILE", &key)]);
     let session = name("back");
-    let cell = async |server: &Server, code: &str| {
-        let cell = json!({ "session_id": session, "code": code });
-        server.call("execute_code", cell).await.ok()
-    };
+    let cell = async |server: &Server, code: &str| server.cell(&session, code).await.ok();
     let mut first = Server::start_with(on, &settings).await;
     let package = json!({ "package": "wanted", "session_id": session });
     first.call("install_package", package).await.ok();
@@ -465,8 +444,7 @@ async fn the_sandbox_has_no_network_while_a_package_is_installed() {
     let index = index(On::Docker).await;
     index.add(Wheel::new("fetched", "1.0"));
     index.hang("slow");
-    let server = Web::start(On::Docker, &index.settings()).await;
-    let caller = server.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &index.settings()).await;
     let session = name("probe");
     let target = index.url.split('/').nth(2).expect("an address").to_owned();
     let (host, port) = target.rsplit_once(':').expect("a port");
@@ -501,10 +479,7 @@ for family in (socket.AF_INET, socket.AF_INET6):
 
 /// The containers that fetch packages.
 fn fetchers() -> Vec<String> {
-    let filter = "label=llm-sandbox.fetcher";
-    let listed =
-        Command::new("docker").args(["ps", "--all", "--quiet", "--filter", filter]).output();
-    let listed = String::from_utf8(listed.expect("docker runs").stdout).expect("text");
+    let listed = docker(&["ps", "--all", "--quiet", "--filter", "label=llm-sandbox.fetcher"]);
     listed.lines().map(str::to_owned).collect()
 }
 
@@ -513,15 +488,13 @@ async fn nothing_is_left_of_what_fetches_packages() {
     index.hang("never");
     let mut server = Server::start_with(On::Docker, &index.settings()).await;
     let before = fetchers();
-    let call = json!({ "name": "install_package", "arguments": { "package": "never", "session_id": name("n") } });
-    let (id, _answer) = server.expect_answer();
-    server.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call }));
+    server.begin("install_package", json!({ "package": "never", "session_id": name("n") }));
     until("it is asked", async || index.asked().contains(&"never".to_owned())).await;
     let own: Vec<_> = fetchers().into_iter().filter(|it| !before.contains(it)).collect();
     assert!(!own.is_empty());
     let is_there = || fetchers().iter().any(|it| own.contains(it));
-    let inspect = Command::new("docker").arg("inspect").args(&own).output().expect("docker runs");
-    let described: Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
+    let words: Vec<_> = ["inspect"].into_iter().chain(own.iter().map(|it| &**it)).collect();
+    let described: Value = serde_json::from_str(&docker(&words)).expect("JSON");
     for container in described.as_array().expect("an array") {
         let host = &container["HostConfig"];
         assert_eq!((&container["Mounts"], &host["Binds"]), (&json!([]), &Value::Null));
@@ -558,9 +531,7 @@ async fn a_compiled_package_is_refused_with_what_is_there_instead() {
     index.add(compiled);
     index.add(Wheel::new("reports", "1.0").requires("pandas>=1").requires("numpy"));
     let server = server(On::Wasm, &index).await;
-    let refused = refused(&server, json!({ "package": "rapidfuzz" })).await;
-    assert_eq!(refused["error"], "package_not_found", "{refused}");
-    let message = text(&refused["message"]);
+    let message = refused(&server, json!({ "package": "rapidfuzz" }), "package_not_found").await;
     assert!(
         message.contains("in Python alone") && message.contains("difflib is there"),
         "{message}"
@@ -581,10 +552,7 @@ async fn packages_are_kept_with_their_session() {
     let mut settings = index.settings();
     settings.push(("SANDBOX_STATE_DIR", &state));
     let session = name("kept");
-    let cell = async |server: &Server, code: &str| {
-        let cell = json!({ "session_id": session, "code": code });
-        server.call("execute_code", cell).await.ok()
-    };
+    let cell = async |server: &Server, code: &str| server.cell(&session, code).await.ok();
     let mut first = Server::start_with(On::Wasm, &settings).await;
     let package = json!({ "package": "kept", "session_id": session });
     first.call("install_package", package).await.ok();

@@ -11,7 +11,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use image::{ImageFormat, RgbImage};
 use serde_json::{Value, json};
-use support::{Answer, On, Server, http, name, web::*};
+use support::{Answer, On, Server, assert_fields, http, name, web::*};
 
 /// A client and its server.
 enum Client {
@@ -495,10 +495,7 @@ async fn a_picture_is_read_as_a_picture(over: Over) {
     client.upload(&id, "fits.png", &fits).await;
     let (bytes, _, json) = read("fits.png").await;
     assert!(bytes == fits && json.get("scaled_to").is_none());
-    assert_eq!(
-        (&json["mime_type"], &json["size_bytes"]),
-        (&json!("image/png"), &json!(fits.len()))
-    );
+    assert_fields!(json, { "mime_type": "image/png", "size_bytes": fits.len() });
 
     // 3 MB, which is 4 MB in base64: more than clients accept.
     let large = noise(1000, 1000);
@@ -636,11 +633,10 @@ async fn a_cut_output_is_read_on_from_where_it_was_cut(over: Over) {
         let pages = client.pages("read_output", from(Some(0), 30_000)).await;
         assert!(texts(&pages) == whole, "all from the start");
         for page in &pages {
-            assert_eq!(
-                (&page["total_bytes"], &page["kept_bytes"]),
-                (&json!(whole.len()), &json!(whole.len()))
-            );
-            assert_eq!((&page["stream"], &page["run_id"]), (&json!("stdout"), &run["run_id"]));
+            assert_fields!(page, {
+                "total_bytes": whole.len(), "kept_bytes": whole.len(), "stream": "stdout",
+                "run_id": run["run_id"],
+            });
         }
         for length in [997, 30_000, 100_000] {
             let pages = client.pages("read_output", from(Some(head.len() as u64), length)).await;

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use support::{
-    On, PATIENCE, Response, free_port,
+    On, PATIENCE, Response, assert_fields, free_port,
     kubernetes::Cluster,
     name, text, until,
     web::{Caller, LEGACY, Web},
@@ -266,14 +266,9 @@ async fn workspaces_and_mcp_sessions_are_the_same_on_all_servers() {
     assert_eq!(opened.post(&message).await.status, 404);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_server_had_goes_on_with_the_first_request_to_another() {
-    goes_on("KILL").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_that_ends_had_goes_on_with_the_first_request_to_another() {
-    goes_on("TERM").await;
+support::tests! {
+    what_a_killed_server_had_goes_on_with_the_first_request_to_another => goes_on("KILL");
+    what_a_server_that_ends_had_goes_on_with_the_first_request_to_another => goes_on("TERM");
 }
 
 async fn goes_on(signal: &str) {
@@ -351,14 +346,14 @@ async fn a_server_that_was_held_up_touches_nothing_that_another_has_taken_over()
         deployment.cluster.cut(&pod);
     }
     let taken = async || {
-        let next = try_cell(&b.alice(), &id, "x += 1\nx").await;
+        let next = b.alice().try_cell(&id, "x += 1\nx").await;
         next.is_some_and(|next| next["result"] == "2")
     };
     until("it goes on", taken).await;
     a.web.signal("CONT");
     // It knows that when it forwards again.
     let heard = async || {
-        let again = try_cell(&a.alice(), &id, "x").await;
+        let again = a.alice().try_cell(&id, "x").await;
         again.is_some_and(|again| again["result"] == "2")
     };
     until("the one that was held up passes on", heard).await;
@@ -598,7 +593,7 @@ async fn whatever_becomes_of_a_callers_lease_its_sessions_are_in_one_place() {
         // A request to the server that has the sandbox, or to the other one.
         let next = [&a, &b][usize::from(round > 2)].alice();
         let ran = async || {
-            let ran = try_cell(&next, &id, &format!("x = max(x, {round})\nx")).await;
+            let ran = next.try_cell(&id, &format!("x = max(x, {round})\nx")).await;
             let Some(ran) = ran.filter(|ran| ran["status"] == "success") else { return false };
             assert_eq!(
                 (&ran["result"], &ran["new_session"]),
@@ -663,10 +658,7 @@ async fn servers_with_another_key_in_the_namespace_change_nothing() {
     let homes = deployment.homes();
     // By the time it answers, it has looked for sandboxes that other servers left.
     let theirs = cell(&stranger.alice(), &id, "x").await;
-    assert_eq!(
-        (&theirs["new_session"], &theirs["status"]),
-        (&json!(true), &json!("execution_error"))
-    );
+    assert_fields!(theirs, { "new_session": true, "status": "execution_error" });
     let also: Vec<_> =
         deployment.homes().into_iter().filter(|it| !homes.contains_key(&it.0)).collect();
     assert_eq!(also.len(), 1, "a home of its own for its own alice");
@@ -700,15 +692,15 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
             });
             // In the middle of a cell, which is sent to the other server.
             let caller = replicas[0].alice();
-            let _ = try_cell(&caller, &id, &format!("import time; time.sleep(.02)\nx.append({n})"))
-                .await;
+            let _ =
+                caller.try_cell(&id, &format!("import time; time.sleep(.02)\nx.append({n})")).await;
             killing.await.expect("it was killed");
             old.ended("KILL").await;
             replicas.push(deployment.server().await);
         }
         let caller = replicas[n % 2].alice();
         let once = format!("if {n} not in x: x.append({n})\nlen(x)");
-        let ran = async || match try_cell(&caller, &id, &once).await {
+        let ran = async || match caller.try_cell(&id, &once).await {
             Some(ran) if ran["status"] == "success" => {
                 assert_eq!(ran["result"], (n + 1).to_string(), "{ran}");
                 true
@@ -725,18 +717,4 @@ async fn two_hundred_cells_over_servers_that_are_killed_and_replaced_lose_nothin
     let all = cell(&replicas[1].alice(), &id, "x == list(range(200))").await;
     assert_eq!((&all["result"], &all["new_session"]), (&json!("True"), &Value::Null), "{all}");
     assert_eq!(deployment.homes().len(), 1);
-}
-
-/// Runs a cell; returns `None` if the request failed on its way to the server.
-async fn try_cell(caller: &Caller, session: &str, code: &str) -> Option<Value> {
-    let arguments = json!({ "session_id": session, "code": code });
-    let params = json!({ "name": "execute_code", "arguments": arguments });
-    let (message, headers) = caller.modern("tools/call", params);
-    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
-    let response = caller.post(&message, &headers).await;
-    if response.status != 200 {
-        return None;
-    }
-    let messages = response.messages();
-    Some(support::Answer::new(messages.last()?["result"].clone()).json)
 }

@@ -5,7 +5,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{On, Server, http, name, web::*};
+use support::{On, Server, assert_fields, http, name, web::*};
 
 /// The size of a message from which on some clients refuse it.
 const TOO_LONG: usize = 1 << 20;
@@ -171,12 +171,10 @@ async fn every_client_lists_and_reads_what_there_is() {
             "{kind:?}"
         );
         let content = client.content(pages[0][2]["uri"].as_str().unwrap()).await;
-        assert_eq!((&content["text"], content.get("blob")), (&json!("a,b\n1,2\n"), None));
-        assert_eq!(content["mimeType"], "text/csv");
+        assert_fields!(content, { "text": "a,b\n1,2\n", "blob": null, "mimeType": "text/csv" });
         let content = client.content(pages[0][1]["uri"].as_str().unwrap()).await;
         let blob = STANDARD.encode(b"no picture, but one of that name");
-        assert_eq!((&content["blob"], content.get("text")), (&json!(blob), None));
-        assert_eq!(content["mimeType"], "image/png");
+        assert_fields!(content, { "blob": blob, "text": null, "mimeType": "image/png" });
         let content = client.content(pages[0][0]["uri"].as_str().unwrap()).await;
         assert_eq!(content["blob"], STANDARD.encode(b"\x80\x04\xFF"));
 
@@ -304,10 +302,7 @@ async fn what_is_too_large_for_a_message_is_refused_with_its_address() {
             let refused = client.read(&uri).await;
             let data = &refused["error"]["data"];
             assert_eq!(refused["error"]["code"], -32602, "{kind:?} {refused}");
-            assert_eq!(
-                (&data["error"], &data["size_bytes"]),
-                (&json!("artifact_too_large"), &json!(largest + 1))
-            );
+            assert_fields!(data, { "error": "artifact_too_large", "size_bytes": largest + 1 });
             let file = http("HEAD", data["download_url"].as_str().unwrap()).await;
             assert_eq!(file.header("content-length"), (largest + 1).to_string());
         }
@@ -342,10 +337,7 @@ async fn a_text_that_is_not_utf8_comes_byte_by_byte() {
     let id = name("latin");
     client.upload(&id, "a.csv", b"Gr\xF6\xDFe\n").await;
     let content = client.content(&format!("sandbox:///{id}/a.csv")).await;
-    assert_eq!(
-        (&content["blob"], content.get("text")),
-        (&json!(STANDARD.encode(b"Gr\xF6\xDFe\n")), None)
-    );
+    assert_fields!(content, { "blob": STANDARD.encode(b"Gr\xF6\xDFe\n"), "text": null });
     client.upload(&id, "empty.csv", b"").await;
     assert_eq!(client.content(&format!("sandbox:///{id}/empty.csv")).await["text"], "");
 }

@@ -1,7 +1,7 @@
 //! Runs and their results.
 
 use serde_json::json;
-use support::{On, Server, name, on_all, text, until, until_uploaded};
+use support::{On, Server, assert_fields, name, on_all, text, until, until_uploaded};
 use tokio::join;
 
 on_all! {
@@ -21,21 +21,18 @@ on_all! {
 }
 
 async fn a_program_prints_and_its_exit_code_is_told(on: On) {
-    let server = Server::start(on).await;
-    let id = name("print");
+    let (server, id) = (Server::start(on).await, name("print"));
     let run = server.run(&id, "print(2+2)").await;
-    assert_eq!(run["exit_code"], 0);
-    assert_eq!(run["outcome"], "ok");
-    assert_eq!(run["stdout"], "4\n");
-    assert_eq!(run["stderr"], "");
-    assert_eq!((run.get("stdout_truncated"), run.get("stderr_truncated")), (None, None));
+    assert_fields!(run, {
+        "exit_code": 0, "outcome": "ok", "stdout": "4\n", "stderr": "", "stdout_truncated": null,
+        "stderr_truncated": null,
+    });
     assert_eq!(run["artifacts"], json!([]));
     assert_eq!(run["session_id"], id);
     assert!(run["duration_ms"].is_u64());
 
     let run = server.run(&id, "import sys\nprint('to stderr', file=sys.stderr)\nsys.exit(3)").await;
-    assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(3), &json!("error")));
-    assert_eq!((&run["stdout"], &run["stderr"]), (&json!(""), &json!("to stderr\n")));
+    assert_fields!(run, { "exit_code": 3, "outcome": "error", "stdout": "", "stderr": "to stderr\n" });
 }
 
 async fn a_python_error_is_a_normal_result_with_its_source_line(on: On) {
@@ -52,8 +49,7 @@ async fn a_python_error_is_a_normal_result_with_its_source_line(on: On) {
 }
 
 async fn every_run_is_a_fresh_process_in_the_data_folder(on: On) {
-    let server = Server::start(on).await;
-    let id = name("fresh");
+    let (server, id) = (Server::start(on).await, name("fresh"));
     let code =
         "import os\nx = 1\nopen('kept.txt', 'w').write('kept')\nprint(__name__, os.getcwd())";
     let first = server.run(&id, code).await;
@@ -65,8 +61,7 @@ async fn every_run_is_a_fresh_process_in_the_data_folder(on: On) {
 }
 
 async fn a_program_killed_by_a_signal_tells_which(on: On) {
-    let server = Server::start(on).await;
-    let id = name("signal");
+    let (server, id) = (Server::start(on).await, name("signal"));
     let run = server.run(&id, "import os; os.abort()").await;
     assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(134), &json!("killed")));
     let code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)";
@@ -88,8 +83,7 @@ async fn a_program_starts_with_no_signal_blocked(on: On) {
 }
 
 async fn uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library(on: On) {
-    let server = Server::start(on).await;
-    let id = name("import");
+    let (server, id) = (Server::start(on).await, name("import"));
     server.upload(&id, "helper.py", b"def double(x): return 2 * x\n").await.ok();
     server.upload(&id, "kit/__init__.py", b"from .parts import name\n").await.ok();
     server.upload(&id, "kit/parts.py", b"name = 'kit'\n").await.ok();
@@ -102,23 +96,19 @@ async fn uploaded_modules_can_be_imported_and_left_ones_cannot_hide_a_library(on
 }
 
 async fn a_timeout_keeps_what_was_printed(on: On) {
-    let server = Server::start(on).await;
-    let id = name("timeout");
+    let (server, id) = (Server::start(on).await, name("timeout"));
     // Ignores the signals that ask it to end.
     let code = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n\
                 open('made.txt', 'w').write('x')\nprint('before')\nwhile True: pass";
-    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 3 });
-    let run = server.call("run_python", arguments).await.ok();
-    assert_eq!((&run["exit_code"], &run["outcome"]), (&json!(-1), &json!("timeout")));
-    assert_eq!(run["stdout"], "before\n");
+    let run = server.run_for(&id, code, 3).await;
+    assert_fields!(run, { "exit_code": -1, "outcome": "timeout", "stdout": "before\n" });
     assert!(text(&run["stderr"]).ends_with("Execution timed out after 3 seconds"));
     assert_eq!(run["artifacts"], json!([]));
     assert_eq!(server.run(&id, "print('next')").await["stdout"], "next\n");
 }
 
 async fn nothing_that_a_run_started_outlives_it(on: On) {
-    let server = Server::start(on).await;
-    let id = name("daemon");
+    let (server, id) = (Server::start(on).await, name("daemon"));
     let code = "import os, subprocess, time\n\
                 pids = [subprocess.Popen(['sleep', '1000'], start_new_session=True).pid]\n\
                 r, w = os.pipe()\n\
@@ -159,8 +149,7 @@ async fn output_over_the_cap_keeps_both_ends_and_the_run_goes_on(on: On) {
 }
 
 async fn two_hundred_megabytes_of_output_cost_the_server_next_to_nothing(on: On) {
-    let server = Server::start(on).await;
-    let id = name("flood");
+    let (server, id) = (Server::start(on).await, name("flood"));
     server.run(&id, "print('warm')").await;
     let before = server.peak_memory();
     let code = "import sys\nfor _ in range(200):\n    print('x' * 1_000_000)\n    \
@@ -180,8 +169,7 @@ async fn output_that_is_not_utf8_is_shown_as_text(on: On) {
 }
 
 async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
-    let server = Server::start(on).await;
-    let id = name("screen");
+    let (server, id) = (Server::start(on).await, name("screen"));
     let code = "import sys\n\
                 for n in range(5000): print(f'\\rrow {n}', end='')\n\
                 print('\\n\\x1b[31mred\\x1b[0m\\nwindows\\r')\n\
@@ -193,14 +181,12 @@ async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
     assert_eq!(run["stderr"], stderr);
     // Output before the end is returned, in whatever way the run ends.
     let code = "import time\nprint('\\rhalf', end='', flush=True)\nwhile True: pass";
-    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 1 });
-    let run = server.call("run_python", arguments).await.ok();
+    let run = server.run_for(&id, code, 1).await;
     assert_eq!(run["stdout"], "half");
 }
 
 async fn a_second_run_is_refused_at_once(on: On) {
-    let server = Server::start(on).await;
-    let id = name("busy");
+    let (server, id) = (Server::start(on).await, name("busy"));
     let code = format!("open('started', 'w')\n{}", until_uploaded("go"));
     let second = async {
         until("the first runs", async || !server.files_if_any(&id).await.is_empty()).await;
@@ -215,19 +201,12 @@ async fn a_second_run_is_refused_at_once(on: On) {
 }
 
 async fn a_cancelled_call_kills_its_run(on: On) {
-    let server = Server::start(on).await;
-    let id = name("cancel");
+    let (server, id) = (Server::start(on).await, name("cancel"));
     let code = format!("open('started', 'w')\n{}", until_uploaded("never"));
-    let (request, _answer) = server.expect_answer();
     let arguments = json!({ "session_id": id, "code": code });
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": arguments },
-    }));
+    let (request, _answer) = server.begin("run_python", arguments);
     until("it runs", async || !server.files_if_any(&id).await.is_empty()).await;
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    server.cancel(request);
     // Succeeds at once, while the cancelled program is still being killed.
     assert_eq!(server.run(&id, "print('free')").await["stdout"], "free\n");
 }

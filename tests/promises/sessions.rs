@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use support::{
-    On, Server, free_port, http, http_with, name, on_all, text, until, until_sessions,
-    until_uploaded,
+    On, Server, assert_fields, free_port, http, http_with, name, on_all, text, until,
+    until_sessions, until_uploaded,
 };
 use tokio::join;
 
@@ -23,8 +23,7 @@ on_all! {
 }
 
 async fn a_session_goes_by_the_name_that_its_caller_gave(on: On) {
-    let server = Server::start(on).await;
-    let id = name("named");
+    let (server, id) = (Server::start(on).await, name("named"));
     for (tool, arguments) in [
         ("list_artifacts", json!({ "session_id": id })),
         ("read_artifact", json!({ "session_id": id, "path": "a" })),
@@ -129,10 +128,7 @@ async fn files_and_sessions_are_for_those_who_were_given_their_urls(on: On) {
             assert_eq!(refused.status, 401, "{method} {url}");
             if method != "HEAD" {
                 let refused = refused.json();
-                assert_eq!(
-                    (&refused["error"], &refused["needs"]),
-                    (&json!("unauthorized"), &json!("url"))
-                );
+                assert_fields!(refused, { "error": "unauthorized", "needs": "url" });
                 assert!(text(&refused["message"]).contains("page_url"), "{refused}");
             }
         }
@@ -165,8 +161,7 @@ async fn a_call_without_a_session_makes_one(on: On) {
 }
 
 async fn two_first_calls_of_one_name_share_one_session(on: On) {
-    let server = Server::start(on).await;
-    let id = name("shared");
+    let (server, id) = (Server::start(on).await, name("shared"));
     let (a, b) = join!(server.upload(&id, "a", b"1"), server.upload(&id, "b", b"2"));
     a.ok();
     b.ok();
@@ -203,8 +198,7 @@ async fn there_are_never_more_sessions_than_allowed(on: On) {
 }
 
 async fn a_closed_session_is_gone_with_its_urls(on: On) {
-    let server = Server::start(on).await;
-    let id = name("closed");
+    let (server, id) = (Server::start(on).await, name("closed"));
     server.upload(&id, "a.txt", b"1").await.ok();
     let listed = server.call("list_artifacts", json!({ "session_id": id })).await.ok();
     let url = text(&listed["artifacts"][0]["download_url"]).to_owned();
@@ -225,8 +219,7 @@ async fn a_closed_session_is_gone_with_its_urls(on: On) {
 }
 
 async fn closing_a_session_cancels_its_run(on: On) {
-    let server = Server::start(on).await;
-    let id = name("close-run");
+    let (server, id) = (Server::start(on).await, name("close-run"));
     let code = format!("print('begun')\nopen('started', 'w')\n{}", until_uploaded("never"));
     let close = async {
         until("it runs", async || !server.files_if_any(&id).await.is_empty()).await;
@@ -239,8 +232,7 @@ async fn closing_a_session_cancels_its_run(on: On) {
 async fn an_unused_session_expires_but_never_during_a_run(on: On) {
     let port = free_port();
     let settings = [("SANDBOX_SESSION_TTL_M", "0.01"), ("SANDBOX_HTTP_PORT", &*port)];
-    let server = Server::start_with(on, &settings).await;
-    let id = name("idle");
+    let (server, id) = (Server::start_with(on, &settings).await, name("idle"));
     // Three times the time to live.
     let run = server.run(&id, "import time; time.sleep(1.8); print('still here')").await;
     assert_eq!(run["stdout"], "still here\n");
@@ -254,15 +246,9 @@ async fn an_unused_session_expires_but_never_during_a_run(on: On) {
 async fn a_cancelled_first_call_leaves_no_session(on: On) {
     let port = free_port();
     let server = Server::start_with(on, &[("SANDBOX_HTTP_PORT", &*port)]).await;
-    let (request, _answer) = server.expect_answer();
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "code": until_uploaded("never") } },
-    }));
+    let (request, _answer) = server.begin("run_python", json!({ "code": until_uploaded("never") }));
     until_sessions(&port, 1).await;
-    server.send(&json!({
-        "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": request },
-    }));
+    server.cancel(request);
     until_sessions(&port, 0).await;
 }
 
@@ -276,16 +262,11 @@ async fn signals_end_the_server_during_a_run(on: On) {
 }
 
 async fn ends_cleanly(on: On, how: impl FnOnce(&mut Server)) {
-    let mut server = Server::start(on).await;
-    let id = name("end");
+    let (mut server, id) = (Server::start(on).await, name("end"));
     let idle = name("end-idle");
     server.upload(&idle, "a", b"").await.ok();
     let code = format!("open('started', 'w')\n{}", until_uploaded("never"));
-    let (request, _answer) = server.expect_answer();
-    server.send(&json!({
-        "jsonrpc": "2.0", "id": request, "method": "tools/call",
-        "params": { "name": "run_python", "arguments": { "session_id": id, "code": code } },
-    }));
+    server.begin("run_python", json!({ "session_id": id, "code": code }));
     until("it runs", async || !server.files_if_any(&id).await.is_empty()).await;
     how(&mut server);
     assert_eq!(server.exit_code().await, Some(0));

@@ -7,7 +7,8 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use support::{
-    On, PATIENCE, Response, http, http_begin, http_with, name, noise, on_all, until, web::*,
+    On, PATIENCE, Response, assert_fields, http, http_begin, http_with, name, noise, on_all, until,
+    web::*,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,6 +24,8 @@ on_all! {
     a_data_area_that_is_full_says_so_and_keeps_what_it_has,
 }
 
+pub(super) use crate::auth::refusal;
+
 /// The most by which the server's memory may grow while it forwards tens of megabytes.
 const GROWTH: u64 = 24 << 20;
 
@@ -30,18 +33,8 @@ const GROWTH: u64 = 24 << 20;
 const CHUNK: usize = 60_000;
 
 pub(super) async fn start(settings: &[(&str, &str)]) -> (Web, Caller) {
-    let web = Web::start(On::Local, settings).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, settings).await;
     (web, caller)
-}
-
-/// Status and code of a refusal, checked for its form.
-#[track_caller]
-pub(super) fn refusal(response: &Response) -> (u16, String) {
-    assert_eq!(response.header("content-type"), "application/json", "{}", response.status);
-    let body = response.json();
-    assert!(body["message"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
-    (response.status, body["error"].as_str().expect("a code").to_owned())
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -116,18 +109,9 @@ async fn sessions(web: &Web) -> u64 {
 async fn upload_url(caller: &Caller, session: &str, file: &str, overwrite: bool) -> String {
     let arguments = json!({ "session_id": session, "filename": file, "overwrite": overwrite });
     let result = caller.call("upload_file", arguments).await.ok();
-    assert_eq!(result["session_id"], session);
-    assert_eq!(result["path"], format!("/mnt/data/{file}"));
+    assert_fields!(result, { "session_id": session, "path": format!("/mnt/data/{file}") });
     assert!(result["expires_in_s"].as_u64().is_some_and(|seconds| seconds > 0), "{result}");
     result["upload_url"].as_str().expect("an address").to_owned()
-}
-
-/// The server's peak memory so far, in bytes.
-fn peak(web: &Web) -> u64 {
-    let pid = web.process.id().expect("running");
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
 /// Runs a program of the host; returns its output.
@@ -156,8 +140,7 @@ pub(super) async fn rest(mut stream: TcpStream) -> Vec<u8> {
 }
 
 async fn what_is_put_is_exactly_what_the_program_reads(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(on, &[]).await;
     let session = name("put");
     let first = noise(3_000_001);
     let made = put(&caller, &format!("{session}/in/first.bin"), &first).await;
@@ -323,8 +306,7 @@ async fn a_file_that_is_too_large_is_refused_and_the_old_one_stays() {
 
 async fn a_data_area_that_is_full_says_so_and_keeps_what_it_has() {
     let settings = [("SANDBOX_DATA_LIMIT", "4MB"), ("SANDBOX_MAX_UPLOAD_BYTES", "3MB")];
-    let web = Web::start(On::Docker, &settings).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Docker, &settings).await;
     let session = name("full");
     let (old, new) = (noise(3_000_000), noise(2_000_000));
     assert_eq!(put(&caller, &format!("{session}/a"), &old).await.status, 201);
@@ -344,8 +326,7 @@ async fn a_data_area_that_is_full_says_so_and_keeps_what_it_has() {
 }
 
 async fn an_upload_that_breaks_off_leaves_nothing(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(on, &[]).await;
     let session = name("broken");
     let content = noise(700_000);
     assert_eq!(put(&caller, &format!("{session}/old"), b"old").await.status, 201);
@@ -400,9 +381,9 @@ async fn large_files_pass_through_and_are_not_held() {
     caller.send("PUT", &target, &[], &content[..2_000_000]).await;
     caller.send("POST", "/files", &FORM, &form(&[("x", Some("a"), b"1")])).await;
     get(&caller, &format!("{session}/?format=zip")).await;
-    let before = peak(&web);
+    let before = web.peak_memory();
     let small = |what: &str| {
-        let growth = peak(&web).saturating_sub(before);
+        let growth = web.peak_memory().saturating_sub(before);
         assert!(growth < GROWTH, "{what}: {growth} bytes more");
     };
     let made = caller.send("PUT", &target, &[], &content).await;
@@ -432,7 +413,7 @@ async fn a_form_that_never_comes_to_a_file_is_not_held() {
     let (web, caller) = start(&[("SANDBOX_PRELOAD", "none")]).await;
     let session = name("endless");
     put(&caller, &format!("{session}/a"), &noise(2_000_000)).await;
-    let before = peak(&web);
+    let before = web.peak_memory();
     let filler = vec![b'x'; 60_000_000];
     let preamble = filler.clone();
     let head = [b"--b0undary\r\nContent-Disposition: ", &filler[..]].concat();
@@ -440,7 +421,7 @@ async fn a_form_that_never_comes_to_a_file_is_not_held() {
         let target = format!("/files/{session}/");
         let refused = caller.send("POST", &target, &FORM, &body).await;
         assert_eq!(refusal(&refused), (400, "invalid_argument".into()));
-        let growth = peak(&web).saturating_sub(before);
+        let growth = web.peak_memory().saturating_sub(before);
         assert!(growth < GROWTH, "{growth} bytes more");
     }
 }
@@ -471,8 +452,7 @@ print(os.path.getsize('large'), open('go').read())
         assert_eq!(busy.error(), "session_busy", "it still runs");
         assert_eq!(put(&caller, &format!("{session}/go"), b"on").await.status, 201);
     });
-    assert_eq!(run["stdout"], "40000000 on\n", "{run}");
-    assert_eq!(run["outcome"], "ok");
+    assert_fields!(run, { "stdout": "40000000 on\n", "outcome": "ok" });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
-
 /// The `Accept` header of a browser.
 const BROWSER: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8");
@@ -50,8 +48,7 @@ fn path_of(url: &str) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_gets_a_page_and_a_script_the_files() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("page");
     caller.run(&id, MAKE).await;
     let all = format!("/files/{id}/");
@@ -97,8 +94,7 @@ async fn the_page_is_the_same_for_everybody_and_loads_nothing_but_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_with_their_state_runs_and_charts() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(On::Local, &[]).await;
     assert_eq!(sessions(&caller).await, Vec::<Value>::new());
     let id = name("listed");
     caller.run(&id, "1/0").await;
@@ -118,8 +114,7 @@ async fn sessions_are_listed_with_their_state_runs_and_charts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_tells_what_was_run_and_what_came_of_it() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("told");
     let made = caller.run(&id, MAKE).await;
     let failed = caller.run(&id, "import sys\nprint('out')\nsys.exit('wrong')").await;
@@ -145,8 +140,7 @@ async fn a_session_tells_what_was_run_and_what_came_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_long_programs_and_outputs_a_part_is_told_and_says_so() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("long");
     let code = format!(
         "import sys\nprint('head' + 'x' * 9000)\nprint('y' * 9000 + 'tail', file=sys.stderr)\n#{}",
@@ -172,8 +166,7 @@ async fn of_long_programs_and_outputs_a_part_is_told_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_waits_hears_when_a_run_begins_and_when_it_ends() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("news");
     let none = caller.send("GET", "/sessions", &[], &[]).await;
     let target = format!("/sessions/{id}");
@@ -200,8 +193,7 @@ async fn whoever_waits_hears_when_a_run_begins_and_when_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_is_new_there_is_nothing_to_send() {
-    let web = Web::start(On::Local, &[TOKENS]).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (_web, alice, bob) = Web::of_two(On::Local, &[]).await;
     let id = name("quiet");
     alice.run(&id, "pass").await;
     for target in ["/sessions", &format!("/sessions/{id}")] {
@@ -217,8 +209,7 @@ async fn where_nothing_is_new_there_is_nothing_to_send() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_is_left_open_keeps_no_session_alive() {
-    let web = Web::start(On::Local, &[("SANDBOX_SESSION_TTL_M", "0.03")]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[("SANDBOX_SESSION_TTL_M", "0.03")]).await;
     let id = name("left");
     caller.run(&id, "pass").await;
     let target = format!("/sessions/{id}");
@@ -238,8 +229,7 @@ async fn a_page_that_is_left_open_keeps_no_session_alive() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_only_looked_at_ends_like_any_other() {
-    let web = Web::start(On::Local, &[("SANDBOX_SESSION_TTL_M", "0.03")]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[("SANDBOX_SESSION_TTL_M", "0.03")]).await;
     let id = name("looked");
     caller.run(&id, "open('a', 'w')").await;
     let target = format!("/sessions/{id}");
@@ -255,8 +245,7 @@ async fn a_session_that_is_only_looked_at_ends_like_any_other() {
 async fn what_was_known_of_one_server_is_not_known_of_the_next() {
     let mut known = None;
     for code in ["print('A')", "print('B')"] {
-        let web = Web::start(On::Local, &[]).await;
-        let caller = web.caller(None);
+        let (_web, caller) = Web::open(On::Local, &[]).await;
         caller.run("same", code).await;
         for target in ["/sessions", "/sessions/same"] {
             let Some(known) = &known else { continue };
@@ -281,8 +270,7 @@ async fn looking_takes_nothing_from_the_models_rate() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_tells_the_variables_of_its_workspace() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("variables");
     caller.run(&id, "count = 1").await;
     assert_eq!(session(&caller, &id).await["interpreters"], json!([]), "a program leaves none");
@@ -302,12 +290,10 @@ async fn a_session_tells_the_variables_of_its_workspace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("notes");
     let code = "x = 1\nopen('half.csv', 'w').write('a')\nwhile True: pass";
-    let arguments = json!({ "session_id": id, "code": code, "timeout": 1 });
-    let stopped = caller.call("execute_code", arguments).await.ok();
+    let stopped = caller.cell_for(&id, code, 1).await.ok();
     let program = caller.run(&id, "open('missing.csv')").await;
     let told = session(&caller, &id).await;
     let [of_program, of_cell] = &told["runs"].as_array().expect("a list")[..] else {
@@ -323,13 +309,9 @@ async fn a_run_is_shown_with_the_notes_and_the_message_that_its_caller_saw() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_has_the_number_by_which_its_notes_call_it() {
-    let web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[]).await;
     let id = name("numbers");
-    let cell = async |code: &str| {
-        let arguments = json!({ "session_id": id, "code": code, "timeout": 1 });
-        caller.call("execute_code", arguments).await.ok()
-    };
+    let cell = async |code: &str| caller.cell_for(&id, code, 1).await.ok();
     cell("x = 1").await;
     let stopped = cell("while True: pass").await;
     assert!(stopped["notes"].to_string().contains("Cell In[2]"), "{stopped}");
@@ -349,8 +331,7 @@ async fn a_cell_has_the_number_by_which_its_notes_call_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_sees_the_sessions_of_another() {
-    let web = Web::start(On::Local, &[TOKENS]).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (web, alice, bob) = Web::of_two(On::Local, &[]).await;
     let id = name("hers");
     alice.run(&id, "print('private')").await;
     assert_eq!(sessions(&alice).await.len(), 1);
@@ -417,8 +398,7 @@ async fn a_pages_address_opens_one_session_for_looking_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_ends_a_session_with_a_token_or_by_the_address_of_its_page() {
-    let web = Web::start(On::Local, &[TOKENS]).await;
-    let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+    let (web, alice, bob) = Web::of_two(On::Local, &[]).await;
     let (person, wrong) = (web.caller(None), web.caller(Some("wrong")));
     let (id, other) = (name("done"), name("done"));
     alice.run(&id, MAKE).await;
@@ -469,8 +449,7 @@ async fn a_person_ends_a_session_with_a_token_or_by_the_address_of_its_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_waits_for_nobody_who_waits_for_news() {
-    let mut web = Web::start(On::Local, &[]).await;
-    let caller = web.caller(None);
+    let (mut web, caller) = Web::open(On::Local, &[]).await;
     let known = caller.send("GET", "/sessions", &[], &[]).await;
     let headers = [("If-None-Match", known.header("etag")), ("Prefer", "wait=30")];
     let mut waiting = http_begin("GET", &format!("{}/sessions", web.base), &headers, b"").await;

@@ -78,8 +78,7 @@ async fn over_stdio_a_server_has_one_workspace(on: On) {
 }
 
 async fn an_mcp_session_has_a_workspace_of_its_own_that_ends_with_it(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(on, &[]).await;
     let (one, other) = (caller.open().await, caller.open().await);
     let first = one.call("execute_code", marked("a")).await.ok();
     let second = other.call("execute_code", marked("b")).await.ok();
@@ -119,8 +118,7 @@ async fn a_url_names_a_workspace_that_outlives_mcp_sessions(on: On) {
 }
 
 async fn without_mcp_sessions_a_caller_has_one_workspace(on: On) {
-    let web = Web::start(on, &[]).await;
-    let caller = web.caller(None);
+    let (web, caller) = Web::open(on, &[]).await;
     let first = caller.call("execute_code", marked("a")).await.ok();
     let second = caller.call("execute_code", marked("b")).await.ok();
     assert_eq!((id(&second), &second["stdout"]), (id(&first), &json!("['a']\n")));
@@ -187,8 +185,7 @@ async fn begin(caller: &Caller, tool: &str, arguments: Value) -> tokio::net::Tcp
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_did_not_hear_that_its_workspace_is_new_is_told_with_the_next_result() {
-    let web = Web::start(On::Local, &[COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[COLD]).await;
     let first = caller.call("execute_code", marked("a")).await.ok();
     caller.call("close_session", json!({ "session_id": first["session_id"] })).await.ok();
     let endless = json!({ "code": "while True: pass" });
@@ -208,8 +205,7 @@ async fn a_caller_that_did_not_hear_that_its_workspace_is_new_is_told_with_the_n
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_that_nobody_used_for_its_time_to_live_is_made_anew_and_that_is_said() {
-    let web = Web::start(On::Local, &[SHORT_LIFE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[SHORT_LIFE, COLD]).await;
     let first = caller.call("execute_code", marked("a")).await.ok();
     until("it expires", async || sessions(&caller).await.is_empty()).await;
     let second = caller.call("execute_code", marked("b")).await.ok();
@@ -220,8 +216,8 @@ async fn a_workspace_that_nobody_used_for_its_time_to_live_is_made_anew_and_that
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_gives_way_as_unnamed_sessions_do_and_its_caller_is_told() {
-    let web = Web::start(On::Local, &[ONE, ("SANDBOX_MAX_HIBERNATED", "0"), AT_ONCE, COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) =
+        Web::open(On::Local, &[ONE, ("SANDBOX_MAX_HIBERNATED", "0"), AT_ONCE, COLD]).await;
     let first = caller.call("execute_code", marked("a")).await.ok();
     let run = caller.call("run_python", json!({ "code": "print(1)" })).await.ok();
     assert_eq!(sessions(&caller).await, [id(&run)]);
@@ -252,8 +248,7 @@ async fn a_workspace_counts_as_any_session_of_its_caller_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_calls_at_once_for_a_workspace_that_is_not_there_yet_make_one() {
     for pool in ["0", "2"] {
-        let web = Web::start(On::Local, &[("SANDBOX_POOL_SIZE", pool), COLD]).await;
-        let caller = web.caller(None);
+        let (web, caller) = Web::open(On::Local, &[("SANDBOX_POOL_SIZE", pool), COLD]).await;
         for round in 0..5 {
             let at = format!("?workspace=round-{round}");
             let caller = web.caller(None).at(&at);
@@ -272,8 +267,7 @@ async fn two_calls_at_once_for_a_workspace_that_is_not_there_yet_make_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_mcp_session_that_gives_way_to_a_newer_one_takes_its_workspace_along() {
-    let web = Web::start(On::Local, &[COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[COLD]).await;
     let first = caller.open().await;
     let result = first.call("execute_code", marked("a")).await.ok();
     assert_eq!(sessions(&caller).await, [id(&result)]);
@@ -289,8 +283,7 @@ async fn an_mcp_session_that_gives_way_to_a_newer_one_takes_its_workspace_along(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_of_an_mcp_session_that_was_unused_for_long_ends_with_it() {
     let settings = [SHORT_LIFE, ("SANDBOX_EXEC_TIMEOUT_S", "1"), COLD];
-    let web = Web::start(On::Local, &settings).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &settings).await;
     let mcp = caller.open().await;
     let result = mcp.call("execute_code", marked("a")).await.ok();
     // The workspace is used all the time by its name, so it does not expire itself.
@@ -317,8 +310,7 @@ async fn a_workspace_has_a_name_as_sessions_have() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_ends_with_its_call_leaves_nothing_behind() {
-    let web = Web::start(On::Local, &[COLD]).await;
-    let caller = web.caller(None);
+    let (_web, caller) = Web::open(On::Local, &[COLD]).await;
     let stateless = |code: &str| json!({ "session_id": "__stateless__", "code": code });
     for tool in ["execute_code", "run_python"] {
         for code in ["print(1)", "raise SystemExit(3)", "open('a', 'w')"] {

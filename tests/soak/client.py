@@ -15,6 +15,13 @@ from pathlib import Path
 PATIENCE_S = 120
 
 
+def figures(process):
+    """Resident memory of a server in kB and its open descriptors, now."""
+    proc = Path(f"/proc/{process.pid}")
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    return int(status["VmRSS"].split()[0]), len(list((proc / "fd").iterdir()))
+
+
 class Server:
     def __init__(self, binary, folder, settings):
         env = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")}
@@ -97,10 +104,7 @@ class Server:
         return self.call("upload_file", session_id=session, filename=name, content_base64=encoded, **more)
 
     def figures(self):
-        """Resident memory of the server in kB and its open descriptors, now."""
-        proc = Path(f"/proc/{self.process.pid}")
-        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-        return int(status["VmRSS"].split()[0]), len(list((proc / "fd").iterdir()))
+        return figures(self.process)
 
     def end(self):
         """Ends the server as a client does; returns its exit code."""

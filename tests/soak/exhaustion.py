@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 LIMIT_MB = 256
@@ -110,23 +112,25 @@ class Caller:
         accept = "application/json, text/event-stream"
         return self.head("POST", "/mcp", length, accept=accept, content_type="application/json", **headers)
 
-    async def connect(self, window=None):
+    @asynccontextmanager
+    async def connected(self, window=None):
         sock = socket.socket()
         if window:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        return await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
     async def ask(self, head, body=b""):
         """Sends one request on a connection of its own; returns status, headers and body."""
-        reader, writer = await self.connect()
-        try:
+        async with self.connected() as (reader, writer):
             writer.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1) + body)
             await writer.drain()
             answer = await reader.read()
-        finally:
-            writer.close()
         top, _, rest = answer.partition(b"\r\n\r\n")
         lines = top.decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines[1:])
@@ -225,11 +229,10 @@ async def many(number, attempt):
 async def structure(caller):
     """Messages that take hundreds of bytes of memory for each of their bytes."""
     bombs = [b'{"":0},' * (size // 7) + b"0" for size in (100_000, 1_000_000, 8_000_000)]
-    number = 0
+    numbers = itertools.count(1)
 
     async def attempt():
-        nonlocal number
-        number += 1
+        number = next(numbers)
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"a":[' + bombs[number % 3] + b"]}}"
         await caller.ask(caller.post(len(body)), body)
 
@@ -241,12 +244,9 @@ async def bodies(caller):
     body = b" " * ((1 << 20) - 1)
 
     async def attempt():
-        reader, writer = await caller.connect()
-        try:
+        async with caller.connected() as (reader, writer):
             writer.write(caller.post(1 << 20) + body)
             await reader.read(1)
-        finally:
-            writer.close()
 
     await many(1000, attempt)
 
@@ -257,15 +257,12 @@ async def trickled_bodies(caller):
     body += b"QUJD" * 16_000_000
 
     async def attempt():
-        reader, writer = await caller.connect()
-        try:
+        async with caller.connected() as (reader, writer):
             writer.write(caller.post(len(body) + 10_000) + body)
             await writer.drain()
             while not reader.at_eof():
                 writer.write(b"A")
                 await asyncio.sleep(1)
-        finally:
-            writer.close()
 
     await many(6, attempt)
 
@@ -295,18 +292,14 @@ async def listings(caller):
     """Listings and archives of very many files, which the client does not read."""
     _, mine = await with_files(caller)
     targets = [f"/files/{mine}/", f"/sessions/{mine}", f"/files/{mine}/?format=zip", f"/files/{mine}/?format=json"]
-    number = 0
+    numbers = itertools.count(1)
 
     async def attempt():
-        nonlocal number
-        number += 1
-        reader, writer = await caller.connect(window=4096)
-        try:
+        number = next(numbers)
+        async with caller.connected(window=4096) as (reader, writer):
             writer.write(caller.head("GET", targets[number % 4]))
             await reader.readexactly(12)
             await asyncio.sleep(20)
-        finally:
-            writer.close()
 
     await many(200, attempt)
 
@@ -321,31 +314,26 @@ async def answers(caller):
         {"name": "read_artifact", "arguments": {"session_id": mine, "path": "0.txt", "format": "base64", "length": 300_000}},
         {"name": "run_python", "arguments": {"session_id": mine, "code": "print('x' * 90_000)"}},
     ]
-    number = 0
+    numbers = itertools.count(1)
 
     async def attempt():
-        nonlocal number
-        number += 1
+        number = next(numbers)
         body = rpc("tools/call", calls[number % 3])
-        reader, writer = await caller.connect(window=4096)
-        try:
+        async with caller.connected(window=4096) as (reader, writer):
             writer.write(caller.post(len(body), **session) + body)
             await reader.readexactly(12)
             if number % 2:
                 await asyncio.sleep(20)
-        finally:
-            writer.close()
 
     await many(200, attempt)
 
 
 async def initializes(caller):
     """MCP sessions that begin with long descriptions of the client and are never closed."""
-    number = 0
+    numbers = itertools.count(1)
 
     async def attempt():
-        nonlocal number
-        number += 1
+        number = next(numbers)
         await caller.initialize("x" * (20_000_000 if number % 10 == 0 else 15_000))
 
     await many(8, attempt)
@@ -355,16 +343,13 @@ async def trickled_sockets(caller):
     """Two thousand connections without a token, on which a head is sent byte by byte."""
 
     async def attempt():
-        reader, writer = await caller.connect()
-        try:
+        async with caller.connected() as (reader, writer):
             for byte in b"GET /files/" + b"x" * 1000:
                 writer.write(bytes([byte]))
                 await writer.drain()
                 if reader.at_eof():
                     return
                 await asyncio.sleep(1)
-        finally:
-            writer.close()
 
     await many(2000, attempt)
 

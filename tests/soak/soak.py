@@ -64,8 +64,8 @@ class Counted(Server):
 
 
 class Caller:
-    def __init__(self, server, number, seed):
-        self.server = server
+    def __init__(self, server, number, seed, tally):
+        self.server, self.tally = server, tally
         self.name = f"soak-{os.getpid()}-{number}"
         self.random = random.Random(f"{seed} {number}")
         self.sessions = 0
@@ -94,7 +94,7 @@ class Caller:
         for container in containers(self.server, f"label=session_id={self.session}"):
             subprocess.run(["docker", "kill", container], capture_output=True, check=True)
 
-    def work(self, until, tally):
+    def work(self, until):
         jobs, weights = list(JOBS), list(JOBS.values())
         while time.monotonic() < until:
             job = self.random.choices(jobs, weights)[0]
@@ -104,16 +104,16 @@ class Caller:
                 error, answer = self.call("run_python", code="print(open('kept').read())", timeout_s=5)
                 if error or answer["stdout"] != "kept\n":
                     raise Wrong("after it", error, answer)
-                tally.count(tally.jobs, job.__name__)
+                self.tally.count(self.tally.jobs, job.__name__)
             except Exception as error:
-                tally.fault(job.__name__, f"{type(error).__name__}: {error}"[:500])
+                self.tally.fault(job.__name__, f"{type(error).__name__}: {error}"[:500])
                 if self.server.process.poll() is not None:
                     return
                 try:
                     self.server.call("close_session", session_id=self.session)
                     self.begin()
                 except Exception as error:
-                    tally.fault("a new session", f"{type(error).__name__}: {error}"[:500])
+                    self.tally.fault("a new session", f"{type(error).__name__}: {error}"[:500])
                     return
 
 
@@ -189,40 +189,49 @@ def write(title, calls, seconds, wrong, samples, nothing_left):
     put("docs/reliability.md", title, "".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
+def soak(title, server, folder, tally, callers, minutes, seed, about, before_end=lambda: {}, patience_s=0):
+    """Lets all callers work at the same time, ends the server, and reports; returns the exit code."""
+    begun = time.monotonic()
+    until = begun + minutes * 60
+    threads = [threading.Thread(target=caller.work, args=(until,)) for caller in callers]
+    for thread in threads:
+        thread.start()
+    print(f"{title}: {about}, {minutes:g} min, seed {seed}", flush=True)
+    samples = watch(server, threads, tally, begun)
+    checks = {"every answer was the right one": not tally.wrong} | before_end()
+    had, exit_code = containers(server), server.end()
+    deadline = time.monotonic() + patience_s
+    while (left := containers(server)) and time.monotonic() < deadline:
+        time.sleep(1)
+    checks |= {"the server ended with 0": exit_code == 0, "no container is left": not left}
+    print(f"containers left: {len(left)} of {len(had)}")
+    return report(title, tally, samples, checks, errors(folder), begun, seed)
+
+
+def new_seed():
+    return os.environ.get("SOAK_SEED", str(random.randrange(10**6)))
+
+
 def main(binary, minutes):
-    seed = os.environ.get("SOAK_SEED", str(random.randrange(10**6)))
-    tally = Tally()
+    seed, tally = new_seed(), Tally()
     with tempfile.TemporaryDirectory() as folder:
         server = Counted(binary, folder, {})
-        callers = [Caller(server, number, seed) for number in range(CALLERS)]
+        callers = [Caller(server, number, seed, tally) for number in range(CALLERS)]
         for caller in callers:
             caller.begin()
         # One message of the largest size, so that the buffer for it does not look like growth.
         uploads_too_much(callers[0])
         server.tally = tally
-        begun = time.monotonic()
-        until = begun + minutes * 60
-        threads = [threading.Thread(target=caller.work, args=(until, tally)) for caller in callers]
-        for thread in threads:
-            thread.start()
-        print(f"soak: {CALLERS} sessions, {minutes:g} min, seed {seed}", flush=True)
-        samples = watch(server, threads, tally, begun)
-        sessions = containers(server)
-        # Pooled sandboxes and hibernating sessions without a place have containers, too: their number proves nothing.
-        have_containers = all(containers(server, f"label=session_id={caller.session}") for caller in callers)
-        exit_code = server.end()
-        left = containers(server)
 
-        checks = {
-            "every answer was the right one": not tally.wrong,
-            "every line of output was JSON": not server.broken_lines,
-            "a container for each session": have_containers,
-            "the server ended with 0": exit_code == 0,
-            "no container is left": not left,
-        }
-        internal = errors(folder)
-    print(f"containers left: {len(left)} of {len(sessions)}")
-    return report("soak", tally, samples, checks, internal, begun, seed)
+        def before_end():
+            # Pooled sandboxes and hibernating sessions without a place have containers, too: their number proves nothing.
+            have_containers = all(containers(server, f"label=session_id={caller.session}") for caller in callers)
+            return {
+                "every line of output was JSON": not server.broken_lines,
+                "a container for each session": have_containers,
+            }
+
+        return soak("soak", server, folder, tally, callers, minutes, seed, f"{CALLERS} sessions", before_end)
 
 
 if __name__ == "__main__":

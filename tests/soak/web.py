@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from soak import Tally, containers, errors, report, watch
+from client import figures
+from jobs import right
+from soak import Tally, new_seed, soak
 
 CALLERS = 50
 REMEMBERED = 500
@@ -34,15 +35,6 @@ rows = b''.join(b'\\0' + bytes([%d]) * 3 * side for _ in range(side))
 open('chart.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', side, side, 8, 2, 0, 0, 0))
     + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
 """
-
-
-class Wrong(Exception):
-    """An incorrect answer."""
-
-
-def right(holds, *about):
-    if not holds:
-        raise Wrong(*about)
 
 
 class Server:
@@ -82,9 +74,7 @@ class Server:
             connection.close()
 
     def figures(self):
-        proc = Path(f"/proc/{self.process.pid}")
-        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
-        return int(status["VmRSS"].split()[0]), len(list((proc / "fd").iterdir()))
+        return figures(self.process)
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
@@ -100,16 +90,13 @@ class Caller:
         self.token = server.tokens[number % PRINCIPALS]
         self.modern = number % 2 == 0
         self.session = f"websoak-{os.getpid()}-{number}"
+        self.headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        self.headers["Accept"] = "application/json, text/event-stream"
         self.mcp = None
         self.ids = itertools.count(1)
 
     def post(self, message, headers=None):
-        headers = {
-            "Authorization": f"Bearer {self.token}",
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        } | (headers or {})
-        status, sent, body = self.server.plain("POST", "/mcp", json.dumps(message), headers)
+        status, sent, body = self.server.plain("POST", "/mcp", json.dumps(message), self.headers | (headers or {}))
         return status, sent, [json.loads(body)] if body else []
 
     def open(self):
@@ -198,8 +185,7 @@ class Caller:
             return
         message, headers = self.request("run_python", {"code": "import time; time.sleep(60)", "timeout_s": 60})
         body = json.dumps(message)
-        headers |= {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        headers |= {"Accept": "application/json, text/event-stream"}
+        headers |= self.headers
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
         connection.request("POST", "/mcp", body, headers)
         time.sleep(self.random.random())
@@ -243,8 +229,7 @@ class Caller:
 
 
 def main(binary, minutes):
-    seed = os.environ.get("SOAK_SEED", str(random.randrange(10**6)))
-    tally = Tally()
+    seed, tally = new_seed(), Tally()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(binary, folder)
         callers = [Caller(server, number, seed, tally) for number in range(CALLERS)]
@@ -253,27 +238,9 @@ def main(binary, minutes):
         # As many MCP sessions as the server remembers, so that the memory for them does not look like growth.
         for _ in range(REMEMBERED):
             callers[1].open()
-        begun = time.monotonic()
-        until = begun + minutes * 60
-        threads = [threading.Thread(target=caller.work, args=(until,)) for caller in callers]
-        for thread in threads:
-            thread.start()
-        print(f"soak over HTTP: {CALLERS} callers, {PRINCIPALS} principals, {minutes:g} min, seed {seed}", flush=True)
-        samples = watch(server, threads, tally, begun)
-        exit_code = server.end()
+        about = f"{CALLERS} callers, {PRINCIPALS} principals"
         # If the engine is slow, containers whose removal the server did not wait for end a little later.
-        for _ in range(30):
-            left = containers(server)
-            if not left:
-                break
-            time.sleep(1)
-        checks = {
-            "every answer was the right one": not tally.wrong,
-            "the server ended with 0": exit_code == 0,
-            "no container is left": not left,
-        }
-        internal = errors(folder)
-    return report("soak over HTTP", tally, samples, checks, internal, begun, seed)
+        return soak("soak over HTTP", server, folder, tally, callers, minutes, seed, about, patience_s=30)
 
 
 if __name__ == "__main__":

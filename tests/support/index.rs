@@ -1,30 +1,21 @@
 //! A package index on this machine, whose wheels are built here and can have any content.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write as _,
     io::{Cursor, Write as _},
-    sync::{Arc, Mutex},
+    ops::Deref,
 };
 
-use axum::{
-    Router,
-    extract::Path,
-    http::StatusCode,
-    response::{Html, IntoResponse},
-    routing::get,
-};
+use axum::response::{Html, IntoResponse};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
-use tokio_util::task::AbortOnDropHandle;
 use zip::{ZipWriter, write::SimpleFileOptions};
+
+use super::{docker, shelf::Shelf};
 
 /// The address under which containers of the engine's usual network reach this machine.
 pub fn engine_host() -> String {
-    let format = "{{(index .IPAM.Config 0).Gateway}}";
-    let arguments = ["network", "inspect", "bridge", "--format", format];
-    let asked = std::process::Command::new("docker").args(arguments).output();
-    String::from_utf8(asked.expect("docker runs").stdout).expect("text").trim().to_owned()
+    docker(&["network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"])
 }
 
 /// A wheel that is being built.
@@ -160,23 +151,20 @@ impl Wheel {
     }
 }
 
-#[derive(Debug, Default)]
-struct Shelf {
-    /// Files of each project: name and URL fragment with the hash.
-    listed: BTreeMap<String, Vec<(String, String)>>,
-    files: BTreeMap<String, Vec<u8>>,
-    asked: Vec<String>,
-}
-
-/// A running index. It ends when it is dropped.
-#[derive(Debug, Clone)]
+/// A running index: files of each project, as name and URL fragment with the hash.
+#[derive(Debug)]
 pub struct Index {
     /// The address of the simple interface.
     pub url: String,
-    /// The host of the address.
-    pub host: String,
-    shelf: Arc<Mutex<Shelf>>,
-    _serving: Arc<AbortOnDropHandle<()>>,
+    shelf: Shelf<Vec<(String, String)>>,
+}
+
+impl Deref for Index {
+    type Target = Shelf<Vec<(String, String)>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.shelf
+    }
 }
 
 impl Index {
@@ -187,39 +175,9 @@ impl Index {
 
     /// Starts an index on an address of this machine.
     pub async fn start_on(host: &str) -> Self {
-        let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let shelf = Arc::new(Mutex::new(Shelf::default()));
-        let (lists, files) = (shelf.clone(), shelf.clone());
-        let list = move |Path(project): Path<String>| {
-            let listed = {
-                let mut shelf = lists.lock().unwrap();
-                shelf.asked.push(project.clone());
-                shelf.listed.get(&project).cloned()
-            };
-            async move {
-                match listed {
-                    None => StatusCode::NOT_FOUND.into_response(),
-                    Some(all) if all.is_empty() => std::future::pending().await,
-                    Some(all) => Html(page(&all)).into_response(),
-                }
-            }
-        };
-        let file = move |Path(name): Path<String>| {
-            let mut shelf = files.lock().unwrap();
-            shelf.asked.push(name.clone());
-            std::future::ready(shelf.files.get(&name).cloned().ok_or(StatusCode::NOT_FOUND))
-        };
-        let routes =
-            Router::new().route("/simple/{project}/", get(list)).route("/files/{name}", get(file));
-        let serving =
-            tokio::spawn(async move { axum::serve(listener, routes).await.expect("serves") });
-        Self {
-            url: format!("http://{host}:{port}/simple/"),
-            host: host.to_owned(),
-            shelf,
-            _serving: Arc::new(AbortOnDropHandle::new(serving)),
-        }
+        let show = |files: Vec<_>| Html(page(&files)).into_response();
+        let shelf = Shelf::start(host, "/simple/{project}/", show).await;
+        Self { url: format!("{}simple/", shelf.base), shelf }
     }
 
     /// Adds a wheel with its hash.
@@ -238,10 +196,10 @@ impl Index {
 
     /// Adds any file to a project.
     pub fn add_file(&self, project: &str, name: &str, hash: &str, bytes: Vec<u8>) {
-        let mut there = self.shelf.lock().unwrap();
         let project = project.replace('_', "-").to_ascii_lowercase();
-        there.listed.entry(project).or_default().push((name.to_owned(), hash.to_owned()));
-        there.files.insert(name.to_owned(), bytes);
+        self.shelf.add(&project, name.to_owned(), bytes, |files| {
+            files.push((name.to_owned(), hash.to_owned()));
+        });
     }
 
     /// A source distribution whose setup, if it is run, requests the project `ran` from this index.
@@ -261,16 +219,6 @@ impl Index {
             archive.append_data(&mut header, path, content.as_bytes()).expect("written");
         }
         archive.into_inner().expect("written")
-    }
-
-    /// Makes the index never answer requests for this project.
-    pub fn hang(&self, project: &str) {
-        self.shelf.lock().unwrap().listed.insert(project.to_owned(), vec![]);
-    }
-
-    /// The projects and files that were requested, in order.
-    pub fn asked(&self) -> Vec<String> {
-        self.shelf.lock().unwrap().asked.clone()
     }
 
     /// The settings of a server that uses this index.

@@ -18,10 +18,13 @@ use std::{
     time::Duration,
 };
 
+#[macro_use]
+mod calls;
 pub mod index;
 pub mod kubernetes;
 pub mod metrics;
 pub mod registry;
+mod shelf;
 pub mod web;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -126,6 +129,15 @@ macro_rules! on_docker {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() { super::$test().await })*
         }
+    };
+}
+
+/// Makes a test of each row: its name, and what it does.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident => $does:expr;)*) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() { $does.await })*
     };
 }
 
@@ -274,9 +286,27 @@ impl Server {
 
     /// Sends a request and waits for its answer, the whole message.
     pub async fn request(&self, method: &str, params: Value) -> Value {
+        answered(self.begin_request(method, params).1).await
+    }
+
+    /// Sends a request; returns its id, and the receiver of its answer.
+    pub fn begin_request(&self, method: &str, params: Value) -> (u64, oneshot::Receiver<Value>) {
         let (id, answer) = self.expect_answer();
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
+        (id, answer)
+    }
+
+    /// Begins a call; returns the id of its request, and the receiver of its answer.
+    pub fn begin(&self, tool: &str, arguments: Value) -> (u64, oneshot::Receiver<Value>) {
+        self.begin_request("tools/call", json!({ "name": tool, "arguments": arguments }))
+    }
+
+    /// Cancels a request.
+    pub fn cancel(&self, id: u64) {
+        let params = json!({ "requestId": id });
+        self.send(
+            &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }),
+        );
     }
 
     /// The notifications and requests of the server, in the order of arrival.
@@ -292,6 +322,12 @@ impl Server {
         (id, receiver)
     }
 
+    /// The tools that the server offers.
+    pub async fn tools(&self) -> Vec<Value> {
+        let listed = self.request("tools/list", json!({})).await;
+        listed["result"]["tools"].as_array().expect("an array").clone()
+    }
+
     /// Calls a tool.
     pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
         let answer =
@@ -300,22 +336,9 @@ impl Server {
         Answer::new(raw)
     }
 
-    /// Runs code in a session.
-    pub async fn run(&self, session: &str, code: &str) -> Value {
-        self.call("run_python", json!({ "session_id": session, "code": code })).await.ok()
-    }
+    calls!();
 
-    /// Uploads a file into a session.
-    pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
-        self.call("upload_file", upload_arguments(session, name, content)).await
-    }
-
-    /// Names and sizes of a session's files.
-    pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        all_files(session, async |arguments| self.call("list_artifacts", arguments).await).await
-    }
-
-    /// The same; empty if there is no such session (yet).
+    /// Names and sizes of a session's files; empty if there is no such session (yet).
     pub async fn files_if_any(&self, session: &str) -> Vec<(String, u64)> {
         let listed = self.call("list_artifacts", json!({ "session_id": session })).await;
         if listed.raw["isError"] == true { vec![] } else { self.files(session).await }
@@ -340,31 +363,13 @@ impl Server {
         self.input = None;
     }
 
-    /// Sends a signal.
-    pub fn signal(&self, name: &str) {
-        let pid = self.process.id().expect("running").to_string();
-        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-
     /// Kills the server, and waits for its end: until then it has its locks.
     pub async fn kill(&mut self) {
         self.signal("KILL");
         assert_eq!(self.exit_code().await, None);
     }
 
-    /// Waits for the end of the server.
-    pub async fn exit_code(&mut self) -> Option<i32> {
-        timeout(PATIENCE, self.process.wait()).await.expect("ends in time").expect("waited").code()
-    }
-
-    /// The server's peak memory so far, in bytes.
-    pub fn peak_memory(&self) -> u64 {
-        let pid = self.process.id().expect("running");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-    }
+    process!();
 }
 
 /// Names and sizes of a session's files, from all pages.
@@ -666,6 +671,46 @@ pub fn free_port() -> String {
     free.expect("a free port").to_string()
 }
 
+/// The answer to a request, the whole message.
+pub async fn answered(answer: oneshot::Receiver<Value>) -> Value {
+    timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
+}
+
+/// Checks that a JSON object has these fields; a field that is expected to be null must be missing.
+#[macro_export]
+macro_rules! assert_fields {
+    ($found:expr, $fields:tt) => {
+        $crate::check_fields(&$found, serde_json::json!($fields))
+    };
+}
+
+/// Does the check of [`assert_fields`].
+#[track_caller]
+pub fn check_fields(found: &Value, expected: Value) {
+    let Value::Object(expected) = expected else { panic!("no object: {expected}") };
+    for (field, value) in expected {
+        let value = Some(value).filter(|value| !value.is_null());
+        assert_eq!(found.get(&field), value.as_ref(), "{field} of {found}");
+    }
+}
+
+/// How a program ended: its exit code, standard output and standard error.
+pub async fn ended(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = timeout(PATIENCE, command.stdin(Stdio::null()).kill_on_drop(true).output()).await;
+    let output = output.expect("ends in time").expect("starts");
+    let [out, err] =
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    (output.status.code(), out, err)
+}
+
+/// The output of a command of the docker client, which must succeed.
+pub fn docker(arguments: &[&str]) -> String {
+    let output = std::process::Command::new("docker").args(arguments).output();
+    let output = output.expect("the docker client runs; tests/run.sh makes the machine ready");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
 /// Waits until the server at this port has `count` sessions.
 pub async fn until_sessions(port: &str, count: u64) {
     let url = format!("http://127.0.0.1:{port}/ready");
@@ -689,12 +734,8 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// The ids of this project's containers for a session of this name, in any state.
 pub fn containers(session: &str) -> Vec<String> {
     let label = format!("label=session_id={session}");
-    let listed = std::process::Command::new("docker")
-        .args(["ps", "--all", "--quiet", "--no-trunc", "--filter", &label])
-        .output()
-        .expect("the docker client runs; tests/run.sh makes the machine ready");
-    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-    String::from_utf8(listed.stdout).expect("ids").lines().map(str::to_owned).collect()
+    let listed = docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &label]);
+    listed.lines().map(str::to_owned).collect()
 }
 
 /// A session name that no other test uses.
@@ -724,6 +765,39 @@ pub fn noise(len: usize) -> Vec<u8> {
 /// Code that ends when a file of this name appears.
 pub fn until_uploaded(file: &str) -> String {
     format!("import os, time\nwhile not os.path.exists('{file}'): time.sleep(0.01)\nprint('seen')")
+}
+
+/// An image of one test; removed when dropped.
+pub struct Image(pub String);
+
+impl Image {
+    /// Gives the usual image an additional name.
+    pub fn named(test: &str) -> Self {
+        let image = Self(format!("llm-sandbox-test:{}", name(test)));
+        docker(&["tag", &self::image(), &image.0]);
+        image
+    }
+
+    /// Gives the name to an image that this Dockerfile makes of the usual one.
+    pub fn build(&self, lines: &str) {
+        let mut build = std::process::Command::new("docker")
+            .args(["build", "--quiet", "--tag", &self.0, "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the docker client runs");
+        let dockerfile = format!("FROM {}\n{lines}\n", image());
+        let mut stdin = build.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut stdin, dockerfile.as_bytes()).expect("written");
+        drop(stdin);
+        assert!(build.wait().expect("waited").success());
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("docker").args(["rmi", "--force", &self.0]).output();
+    }
 }
 
 /// The image of the sandboxes under test.

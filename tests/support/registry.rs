@@ -1,17 +1,15 @@
 //! An npm registry on this machine, whose packages are built here and can have any content.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::ops::Deref;
 
-use axum::{Json, Router, extract::Path, http::StatusCode, response::IntoResponse, routing::get};
+use axum::{Json, response::IntoResponse};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flate2::{Compression, write::GzEncoder};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 use tar::{EntryType, Header};
-use tokio_util::task::AbortOnDropHandle;
+
+use super::shelf::Shelf;
 
 /// A package that is being built.
 #[derive(Debug, Clone)]
@@ -87,59 +85,26 @@ impl Package {
     }
 }
 
-#[derive(Debug, Default)]
-struct Shelf {
-    /// The registry's document about each package; `None` if the registry never answers.
-    packages: BTreeMap<String, Option<Value>>,
-    files: BTreeMap<String, Vec<u8>>,
-    asked: Vec<String>,
-}
-
-/// A running registry. It ends when it is dropped.
-#[derive(Debug, Clone)]
+/// A running registry: its document about each package.
+#[derive(Debug)]
 pub struct Registry {
     pub url: String,
-    /// The host of the address.
-    pub host: String,
-    shelf: Arc<Mutex<Shelf>>,
-    _serving: Arc<AbortOnDropHandle<()>>,
+    shelf: Shelf<Value>,
+}
+
+impl Deref for Registry {
+    type Target = Shelf<Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.shelf
+    }
 }
 
 impl Registry {
     /// Starts a registry on an address of this machine.
     pub async fn start_on(host: &str) -> Self {
-        let listener = tokio::net::TcpListener::bind((host, 0)).await.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let shelf = Arc::new(Mutex::new(Shelf::default()));
-        let (lists, files) = (shelf.clone(), shelf.clone());
-        let list = move |Path(name): Path<String>| {
-            let said = {
-                let mut shelf = lists.lock().unwrap();
-                shelf.asked.push(name.clone());
-                shelf.packages.get(&name).cloned()
-            };
-            async move {
-                match said {
-                    None => StatusCode::NOT_FOUND.into_response(),
-                    Some(None) => std::future::pending().await,
-                    Some(Some(said)) => Json(said).into_response(),
-                }
-            }
-        };
-        let file = move |Path(name): Path<String>| {
-            let mut shelf = files.lock().unwrap();
-            shelf.asked.push(name.clone());
-            std::future::ready(shelf.files.get(&name).cloned().ok_or(StatusCode::NOT_FOUND))
-        };
-        let routes = Router::new().route("/{name}", get(list)).route("/files/{name}", get(file));
-        let serving =
-            tokio::spawn(async move { axum::serve(listener, routes).await.expect("serves") });
-        Self {
-            url: format!("http://{host}:{port}/"),
-            host: host.to_owned(),
-            shelf,
-            _serving: Arc::new(AbortOnDropHandle::new(serving)),
-        }
+        let shelf = Shelf::start(host, "/{name}", |said: Value| Json(said).into_response()).await;
+        Self { url: shelf.base.clone(), shelf }
     }
 
     /// Adds a package as the newest version of its name.
@@ -160,25 +125,11 @@ impl Registry {
             about["hasInstallScript"] = scripts.contains_key("postinstall").into();
         }
         about["dist"] = dist;
-        let mut there = self.shelf.lock().unwrap();
-        there.files.insert(file, bytes);
-        let packument = there
-            .packages
-            .entry(name.clone())
-            .or_insert_with(|| Some(json!({ "name": name, "dist-tags": {}, "versions": {} })));
-        let packument = packument.as_mut().expect("it is said");
-        packument["versions"][&version] = about;
-        packument["dist-tags"]["latest"] = version.into();
-    }
-
-    /// Makes the registry never answer requests for this package.
-    pub fn hang(&self, name: &str) {
-        self.shelf.lock().unwrap().packages.insert(name.to_owned(), None);
-    }
-
-    /// The packages and files that were requested, in order.
-    pub fn asked(&self) -> Vec<String> {
-        self.shelf.lock().unwrap().asked.clone()
+        self.shelf.add(&name, file, bytes, |packument| {
+            packument["name"] = name.clone().into();
+            packument["versions"][&version] = about;
+            packument["dist-tags"]["latest"] = version.into();
+        });
     }
 
     /// The settings of a server that uses this registry.

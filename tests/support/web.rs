@@ -12,14 +12,14 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{
-    Answer, On, PATIENCE, Response, all_files, free_port, http, http_with, program,
-    upload_arguments,
-};
+use super::{Answer, On, PATIENCE, Response, free_port, http, http_with, program};
 
 /// The last protocol revision with sessions, and the one without.
 pub const LEGACY: &str = "2025-11-25";
 pub const MODERN: &str = "2026-07-28";
+
+/// The tokens of two callers.
+pub const TOKENS: (&str, &str) = ("SANDBOX_AUTH_TOKENS", "alice:secret-a,bob:secret-b");
 
 /// A server over HTTP for one test.
 pub struct Web {
@@ -51,6 +51,20 @@ impl Web {
         Self { process, base, _beside: None, _folder: folder }
     }
 
+    /// Starts the program with these settings; returns a caller without a token, too.
+    pub async fn open(on: On, settings: &[(&str, &str)]) -> (Self, Caller) {
+        let web = Self::start(on, settings).await;
+        let caller = web.caller(None);
+        (web, caller)
+    }
+
+    /// Starts the program for two callers, alice and bob, and with these settings.
+    pub async fn of_two(on: On, settings: &[(&str, &str)]) -> (Self, Caller, Caller) {
+        let web = Self::start(on, &[&[TOKENS], settings].concat()).await;
+        let (alice, bob) = (web.caller(Some("secret-a")), web.caller(Some("secret-b")));
+        (web, alice, bob)
+    }
+
     /// A caller with this token, or without one.
     pub fn caller(&self, token: Option<&str>) -> Caller {
         Caller {
@@ -61,18 +75,7 @@ impl Web {
         }
     }
 
-    /// Sends a signal.
-    pub fn signal(&self, name: &str) {
-        let pid = self.process.id().expect("running").to_string();
-        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-
-    /// Waits for the end.
-    pub async fn exit_code(&mut self) -> Option<i32> {
-        let waited = timeout(PATIENCE, self.process.wait()).await;
-        waited.expect("ends in time").expect("waited").code()
-    }
+    process!();
 }
 
 /// If this variable is set, each server on pods is two servers behind a round robin of connections: promises of one
@@ -209,19 +212,17 @@ impl Caller {
         Answer::new(messages.last().expect("an answer")["result"].clone())
     }
 
-    /// Runs code in a session.
-    pub async fn run(&self, session: &str, code: &str) -> Value {
-        self.call("run_python", json!({ "session_id": session, "code": code })).await.ok()
-    }
+    calls!();
 
-    /// Uploads a file into a session.
-    pub async fn upload(&self, session: &str, name: &str, content: &[u8]) -> Answer {
-        self.call("upload_file", upload_arguments(session, name, content)).await
-    }
-
-    /// Names and sizes of a session's files.
-    pub async fn files(&self, session: &str) -> Vec<(String, u64)> {
-        all_files(session, async |arguments| self.call("list_artifacts", arguments).await).await
+    /// Runs a cell; returns `None` if the request failed on its way to the server.
+    pub async fn try_cell(&self, session: &str, code: &str) -> Option<Value> {
+        let arguments = json!({ "session_id": session, "code": code });
+        let params = json!({ "name": "execute_code", "arguments": arguments });
+        let (message, headers) = self.modern("tools/call", params);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+        let response = self.post(&message, &headers).await;
+        let messages = (response.status == 200).then(|| response.messages())?;
+        Some(Answer::new(messages.last()?["result"].clone()).json)
     }
 
     /// Opens an MCP session.

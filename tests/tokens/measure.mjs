@@ -5,7 +5,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 
 import { ofPicture, TOKENIZERS, tokens } from "./count.mjs";
-import { Http, Stdio } from "./server.mjs";
+import { Http, Stdio } from "../server.mjs";
 
 const [mode, binary, page] = process.argv.slice(2);
 const MARKS = ["<!-- generated: tokens -->", "<!-- end -->"];
@@ -74,7 +74,7 @@ async function toolList({ Transport }, toolsets) {
     const shown = result.tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema }));
     return { content: [{ type: "text", text: JSON.stringify(shown) }] };
   } finally {
-    await server.end();
+    await server.close();
   }
 }
 
@@ -140,7 +140,7 @@ async function measure(Transport) {
       await closeAll(server, result);
     }
   } finally {
-    await server.end();
+    await server.close();
   }
   return costs;
 }

@@ -9,9 +9,9 @@ import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { isAsWanted, named, STEPS } from "../cells.mjs";
+import { named, STEPS } from "../cells.mjs";
 import { check, equal, ok } from "../check.mjs";
-import { download, pngSize } from "../job.mjs";
+import { download, isAsWanted, pngSize } from "../job.mjs";
 import { headers, onStdio, PLACES } from "../server.mjs";
 import { startModel, toolResults } from "./model.mjs";
 

@@ -7,16 +7,17 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 
 const TOKEN = "0123456789abcdef";
+const END_LIMIT_MS = 60_000;
 const HELLO = {
   protocolVersion: "2025-11-25",
   capabilities: {},
-  clientInfo: { name: "token-test", version: "1" },
+  clientInfo: { name: "tests", version: "1" },
 };
 
-class Server {
+export class Server {
   /** Starts the program in a folder of its own. */
   async spawn(binary, args, settings, stdio) {
-    this.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-tokens-"));
+    this.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-test-"));
     this.process = spawn(binary, args, {
       cwd: this.folder,
       env: { ...process.env, SANDBOX_HTTP_PORT: "0", SANDBOX_LOG_FILE: "", ...settings },
@@ -25,17 +26,19 @@ class Server {
     this.ended = new Promise((resolve) => this.process.on("exit", resolve));
   }
 
-  /** Calls a tool and gives its result, which may be an error. */
+  /** Calls a tool and returns its result, which may be an error. */
   async call(name, args) {
     const { result, error } = await this.request("tools/call", { name, arguments: args });
     if (error) throw new Error(`${name}: ${JSON.stringify(error)}`);
     return result;
   }
 
-  async end() {
+  async close() {
     this.process.kill("SIGTERM");
+    const late = setTimeout(() => this.process.kill("SIGKILL"), END_LIMIT_MS);
     await this.ended;
-    await rm(this.folder, { recursive: true });
+    clearTimeout(late);
+    await rm(this.folder, { recursive: true, force: true });
   }
 }
 
@@ -43,9 +46,9 @@ export class Stdio extends Server {
   #last = 0;
   #waiting = new Map();
 
-  static async start(binary, more = {}) {
-    const server = new Stdio();
-    await server.spawn(binary, [], { SANDBOX_LOG_LEVEL: "ERROR", ...more }, ["pipe", "pipe", "inherit"]);
+  static async start(binary, more = {}, args = []) {
+    const server = new this();
+    await server.spawn(binary, args, { SANDBOX_LOG_LEVEL: "ERROR", ...more }, ["pipe", "pipe", "inherit"]);
     createInterface({ input: server.process.stdout }).on("line", (line) => {
       const message = JSON.parse(line);
       server.#waiting.get(message.id)?.(message);
