@@ -28,14 +28,14 @@ mod record;
 mod refusals;
 #[cfg(test)]
 mod tests;
-pub mod verify;
+pub(crate) mod verify;
 mod writer;
 
 use std::{fmt, num::NonZeroU32, path::Path, sync::Arc};
 
 use parking_lot::Mutex;
 
-pub use self::{
+pub(crate) use self::{
     chain::{Hash, Position},
     writer::{OpenError, Rotation},
 };

@@ -41,7 +41,7 @@ use crate::session::{
 };
 
 /// The media type of [`Metrics::text`].
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The label for calls of tools that do not exist.
 const UNKNOWN: &str = "unknown";

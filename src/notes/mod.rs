@@ -24,7 +24,7 @@ use protocol::message::{Names, Position, Shape};
 use serde_json::Value;
 
 use self::sentence::{List, MAX_COUNT, Name};
-pub use self::{advice::Advice, cell::WorkspaceNote};
+pub(crate) use self::{advice::Advice, cell::WorkspaceNote};
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
     errors::{TRACEBACK, raised_by_node, raised_line},
