@@ -41,7 +41,7 @@ const SLOW_BYTES_PER_S: u64 = 1 << 20;
 
 /// Limits of the memory that requests use.
 #[derive(Debug, Clone, Copy)]
-pub struct Share {
+pub(crate) struct Share {
     /// Limit of all clients together, in bytes.
     pub total: usize,
     /// Limit of one client, in bytes.
@@ -50,7 +50,7 @@ pub struct Share {
 
 /// The memory of one server. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Inner>);
+pub(crate) struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -95,12 +95,12 @@ pub struct Lease {
 
 impl Budget {
     /// A budget without leases.
-    pub fn new(share: Share) -> Self {
+    pub(crate) fn new(share: Share) -> Self {
         Self(Arc::new(Inner { share, state: Mutex::default(), freed: Notify::new() }))
     }
 
     /// Returns an empty lease. It may be revoked until it is [kept](Lease::keep).
-    pub fn lease(&self, client: &Principal) -> Lease {
+    pub(crate) fn lease(&self, client: &Principal) -> Lease {
         let (moved, revoked) = (Arc::<AtomicU64>::default(), CancellationToken::new());
         let mut state = self.0.lock();
         let number = state.next;

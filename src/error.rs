@@ -288,8 +288,8 @@ impl fmt::Display for Error {
                  and read it from the code instead.",
                 human_size(*limit)
             ),
-            Self::QuotaExceeded(limit) => NoRoom(*limit).fmt(f),
-            Self::SessionNotFound(id) => NoSession(id).fmt(f),
+            Self::QuotaExceeded(limit) => no_room(f, *limit),
+            Self::SessionNotFound(id) => no_session(f, id),
             Self::SessionEnded { id, ttl } => write!(
                 f,
                 "No active session with id {id}. It was closed or unused for {}, and its files are \
@@ -302,16 +302,10 @@ impl fmt::Display for Error {
                  new session when the maximum was reached; its files are gone. Leave session_id out \
                  and upload the data again."
             ),
-            Self::SessionBusy { at_most } => Busy(*at_most).fmt(f),
-            Self::NothingToUndo { wanted, can_undo } => CannotUndo(*wanted, *can_undo).fmt(f),
-            Self::MaxSessions { limit, own } => {
-                write!(f, "Maximum {limit} concurrent sessions reached. {}", WhatToClose(own))
-            }
-            Self::TooManySessions { limit, own } => write!(
-                f,
-                "Maximum {limit} concurrent sessions reached for this client. {}",
-                WhatToClose(own)
-            ),
+            Self::SessionBusy { at_most } => busy(f, *at_most),
+            Self::NothingToUndo { wanted, can_undo } => cannot_undo(f, *wanted, *can_undo),
+            Self::MaxSessions { limit, own } => too_many(f, *limit, "", own),
+            Self::TooManySessions { limit, own } => too_many(f, *limit, " for this client", own),
             Self::SandboxDied(id) => write!(
                 f,
                 "The sandbox of session {id} ended unexpectedly. The session is gone and all its \
@@ -343,97 +337,77 @@ impl fmt::Display for OwnSession {
     }
 }
 
-/// Message: a data area of this many bytes is full.
-struct NoRoom(u64);
+/// The message that a data area of this many bytes is full.
+fn no_room(f: &mut fmt::Formatter<'_>, limit: u64) -> fmt::Result {
+    write!(
+        f,
+        "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files with \
+         run_python, then try again. Nothing was written.",
+        human_size(limit)
+    )
+}
 
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files with \
-             run_python, then try again. Nothing was written.",
-            human_size(self.0)
-        )
+/// The message that fewer cells can be undone than were asked for.
+fn cannot_undo(f: &mut fmt::Formatter<'_>, wanted: u32, can_undo: u32) -> fmt::Result {
+    if can_undo == 0 {
+        return f.write_str(
+            "No cell can be taken back now, and nothing was changed. Without undo, reset_workspace \
+             begins anew.",
+        );
+    }
+    write!(
+        f,
+        "{wanted} cells cannot be taken back, and nothing was changed. can_undo is {can_undo}: ask for \
+         at most that many."
+    )
+}
+
+/// The message that there is no session of this name.
+fn no_session(f: &mut fmt::Formatter<'_>, id: &SessionId) -> fmt::Result {
+    write!(
+        f,
+        "No active session with id {id}. If there was one, it has ended and its files are gone. "
+    )?;
+    f.write_str(if id.is_minted() {
+        "Leave session_id out and upload the data again."
+    } else {
+        "run_python and upload_file start a session of that name."
+    })
+}
+
+/// The message that a run is in progress, and how long it can still take at most, if that is known.
+fn busy(f: &mut fmt::Formatter<'_>, at_most: Option<Duration>) -> fmt::Result {
+    f.write_str(
+        "A run is already in progress for this session, which does one at a time: send calls one \
+         after the other. Wait for it to complete",
+    )?;
+    match at_most {
+        Some(at_most) => write!(f, ": at most {} more.", human_time(at_most)),
+        None => f.write_str("."),
     }
 }
 
-/// Message: this many cells cannot be undone (first field), but this many can (second field).
-struct CannotUndo(u32, u32);
-
-impl fmt::Display for CannotUndo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(wanted, can_undo) = self;
-        if *can_undo == 0 {
-            return f.write_str(
-                "No cell can be taken back now, and nothing was changed. Without undo, reset_workspace \
-                 begins anew.",
-            );
-        }
-        write!(
-            f,
-            "{wanted} cells cannot be taken back, and nothing was changed. can_undo is {can_undo}: ask for \
-             at most that many."
-        )
+/// The message that a limit of sessions is reached, and how a caller with these sessions can make room.
+fn too_many(
+    f: &mut fmt::Formatter<'_>,
+    limit: usize,
+    whose: &str,
+    own: &[OwnSession],
+) -> fmt::Result {
+    write!(f, "Maximum {limit} concurrent sessions reached{whose}. ")?;
+    if own.is_empty() {
+        return f.write_str("None of them is yours: try again later.");
     }
-}
-
-/// Message: there is no session of this name.
-struct NoSession<'a>(&'a SessionId);
-
-impl fmt::Display for NoSession<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.0;
-        if id.is_minted() {
-            return write!(
-                f,
-                "No active session with id {id}. If there was one, it has ended and its files are gone. \
-                 Leave session_id out and upload the data again."
-            );
-        }
-        write!(
-            f,
-            "No active session with id {id}. If there was one, it has ended and its files are gone. \
-             run_python and upload_file start a session of that name."
-        )
-    }
-}
-
-/// Message: a run is in progress, and how long it can still take at most, if that is known.
-struct Busy(Option<Duration>);
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "A run is already in progress for this session, which does one at a time: send calls one \
-             after the other. Wait for it to complete",
-        )?;
-        match self.0 {
-            Some(at_most) => write!(f, ": at most {} more.", human_time(at_most)),
-            None => f.write_str("."),
-        }
-    }
-}
-
-/// Message: how a caller can make room, if these sessions of the caller count towards a limit.
-struct WhatToClose<'a>(&'a [OwnSession]);
-
-impl fmt::Display for WhatToClose<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("None of them is yours: try again later.");
-        }
-        let named: Vec<_> =
-            self.0.iter().take(MAX_LISTED_SESSIONS).map(ToString::to_string).collect();
-        write!(
-            f,
-            "Close an existing session first with close_session, or continue in one. Your \
-             sessions: {}",
-            named.join(", ")
-        )?;
-        match self.0.len().saturating_sub(MAX_LISTED_SESSIONS) {
-            0 => f.write_str("."),
-            more => write!(f, " and {more} more."),
-        }
+    let named: Vec<_> = own.iter().take(MAX_LISTED_SESSIONS).map(ToString::to_string).collect();
+    write!(
+        f,
+        "Close an existing session first with close_session, or continue in one. Your \
+         sessions: {}",
+        named.join(", ")
+    )?;
+    match own.len().saturating_sub(MAX_LISTED_SESSIONS) {
+        0 => f.write_str("."),
+        more => write!(f, " and {more} more."),
     }
 }
 

@@ -38,10 +38,10 @@
 //! backend, a runtime, a setting or a note.
 
 pub mod archive;
-pub mod audit;
-pub mod auth;
+mod audit;
+mod auth;
 pub mod backend;
-pub mod budget;
+mod budget;
 pub mod cli;
 pub mod config;
 pub mod content;
@@ -52,17 +52,17 @@ pub mod http;
 pub mod link;
 mod listing;
 pub mod mcp;
-pub mod metrics;
-pub mod notes;
-pub mod own_tools;
-pub mod packages;
+mod metrics;
+mod notes;
+mod own_tools;
+mod packages;
 pub mod peers;
-pub mod picture;
+mod picture;
 pub mod progress;
-pub mod request;
+mod request;
 mod secret_file;
 pub mod server_key;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;
-pub mod trace;
+mod trace;

@@ -60,7 +60,7 @@ impl RequestMemory {
 }
 
 /// A response over HTTP.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// MCP over HTTP, as the HTTP server calls it.
 pub trait McpService: fmt::Debug + Send + Sync {

@@ -67,16 +67,16 @@ struct Shared {
 
 /// One session of a name.
 #[derive(Debug, Clone, Copy)]
-pub struct SessionKey<'a> {
+pub(crate) struct SessionKey<'a> {
     /// Its name.
-    pub id: &'a SessionId,
+    pub(crate) id: &'a SessionId,
     /// Distinguishes it from earlier and later sessions of that name.
-    pub number: u64,
+    pub(crate) number: u64,
 }
 
 /// The operation that a URL allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grant<'a> {
+pub(crate) enum Grant<'a> {
     /// Reading this file; all files as one ZIP file if none is named.
     Read(Option<&'a DataPath>),
     /// Reading any file, one at a time.
@@ -94,11 +94,11 @@ pub enum Grant<'a> {
 
 /// The part of a URL that proves that it is genuine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature {
+pub(crate) struct Signature {
     /// Number of the session that the URL was made for.
-    pub number: u64,
+    pub(crate) number: u64,
     /// When the URL expires, in seconds since the epoch.
-    pub expires: u64,
+    pub(crate) expires: u64,
     /// The keyed hash.
     mac: [u8; MAC],
 }
@@ -118,7 +118,7 @@ const SEPARATOR: char = '~';
 
 impl Signature {
     /// Reads the value of `signature`. Each signature has one valid spelling.
-    pub fn parse(word: &str) -> Option<Self> {
+    pub(crate) fn parse(word: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(word).ok()?;
         let (rest, mac) = bytes.split_last_chunk::<MAC>()?;
         let (number, expires) = rest.split_last_chunk::<EXPIRES>()?;
@@ -128,7 +128,7 @@ impl Signature {
     }
 
     /// Reads the longer form, with `expires` beside it. Each signature has one valid spelling.
-    pub fn parse_long(expires: &str, signature: &str) -> Option<Self> {
+    pub(crate) fn parse_long(expires: &str, signature: &str) -> Option<Self> {
         let number = |text: &str| text.parse().ok().filter(|n: &u64| n.to_string() == text);
         let (of, digits) = signature.split_once('-')?;
         let mut mac = [0; MAC];
@@ -170,7 +170,7 @@ fn from_leb128(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Splits a session's part of a URL into the name and, if it is there, the signature for any of its files.
-pub fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
+pub(crate) fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
     match segment.split_once(SEPARATOR) {
         Some((session, signature)) => (session, Some(signature)),
         None => (segment, None),
@@ -179,7 +179,7 @@ pub fn session_and_signature(segment: &str) -> (&str, Option<&str>) {
 
 /// Why a URL is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignatureError {
+pub(crate) enum SignatureError {
     /// The URL has expired.
     Expired,
     /// The signature is not the server's, or was made for something else.
@@ -203,7 +203,7 @@ impl SignedUrls {
     /// browser on the host does. Signatures do not depend on the base. If the settings name a base, all clients get
     /// that one.
     #[must_use]
-    pub fn for_client(&self, base: Option<&Base>) -> Self {
+    pub(crate) fn for_client(&self, base: Option<&Base>) -> Self {
         match base {
             Some(base) if !self.shared.is_public => {
                 Self { base: base.clone(), shared: self.shared.clone() }
@@ -213,56 +213,61 @@ impl SignedUrls {
     }
 
     /// URL to download a file.
-    pub fn download(&self, session: SessionKey, path: &DataPath) -> String {
+    pub(crate) fn download(&self, session: SessionKey, path: &DataPath) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         self.signed_if_needed(url, session, Grant::Read(Some(path)))
     }
 
     /// URL to download any of the files: `{filename}` stands for its name, percent-encoded.
-    pub fn download_any(&self, session: SessionKey) -> String {
+    pub(crate) fn download_any(&self, session: SessionKey) -> String {
         let signature = self.shared.signs_downloads.then(|| self.sign(session, Grant::ReadAny));
         let signed = signature.map_or_else(String::new, |word| format!("{SEPARATOR}{word}"));
         format!("{}/files/{}{signed}/{{filename}}", self.base.0, session.id)
     }
 
     /// URL to download all files as one ZIP file.
-    pub fn download_all(&self, session: SessionKey) -> String {
+    pub(crate) fn download_all(&self, session: SessionKey) -> String {
         let url = format!("{}/files/{}/?format=zip", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Read(None))
     }
 
     /// URL of the page on which a person can look at the session.
-    pub fn page(&self, session: SessionKey) -> String {
+    pub(crate) fn page(&self, session: SessionKey) -> String {
         let url = format!("{}/files/{}/", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
 
     /// URL of the same page for clients with a token. It has no signature: a session that has not been started has no
     /// number to sign.
-    pub fn page_by_token(&self, id: &SessionId) -> String {
+    pub(crate) fn page_by_token(&self, id: &SessionId) -> String {
         format!("{}/files/{id}/", self.base.0)
     }
 
     /// URL of a session's runs as a `format`: `ipynb` or `py`. It is valid wherever the page is.
-    pub fn record(&self, session: SessionKey, format: &str) -> String {
+    pub(crate) fn record(&self, session: SessionKey, format: &str) -> String {
         let url = format!("{}/files/{}/?format={format}", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
 
     /// URL to upload a file.
-    pub fn upload(&self, session: SessionKey, path: &DataPath, existing: Existing) -> String {
+    pub(crate) fn upload(
+        &self,
+        session: SessionKey,
+        path: &DataPath,
+        existing: Existing,
+    ) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         let url = format!("{url}?overwrite={}", existing.is_overwritten());
         self.signed_if_needed(url, session, Grant::Write { path, existing })
     }
 
     /// How long a URL is valid, in seconds.
-    pub fn ttl_s(&self) -> u64 {
+    pub(crate) fn ttl_s(&self) -> u64 {
         self.shared.ttl.as_secs().max(1)
     }
 
     /// How long a URL of a file is valid, in seconds; `None` if it does not expire.
-    pub fn expire_in_s(&self) -> Option<u64> {
+    pub(crate) fn expire_in_s(&self) -> Option<u64> {
         self.shared.signs_downloads.then(|| self.ttl_s())
     }
 
@@ -270,7 +275,7 @@ impl SignedUrls {
     ///
     /// # Errors
     /// If the signature is not the server's, was made for something else, or has expired.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         id: &SessionId,
         grant: Grant,

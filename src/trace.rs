@@ -5,7 +5,7 @@ use hyper::HeaderMap;
 
 /// The caller's span. See <https://www.w3.org/TR/trace-context/#traceparent-header>.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceParent {
+pub(crate) struct TraceParent {
     /// 32 hexadecimal digits.
     pub trace_id: String,
     /// 16 hexadecimal digits.
@@ -16,7 +16,7 @@ pub struct TraceParent {
 
 impl TraceParent {
     /// Reads the `traceparent` header of a request; `None` if there is none, or more than one.
-    pub fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all("traceparent").iter();
         let only = all.next().filter(|_| all.next().is_none())?;
         Self::parse(only.to_str().ok()?)
@@ -24,7 +24,7 @@ impl TraceParent {
 
     /// Reads `version-trace-parent-flags`. Any other text is `None`, which is not reported: a trace only helps to find
     /// a call, and is no reason to refuse one.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(5, '-');
         let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| {
             parts.next().filter(|part| part.len() == len && part.bytes().all(is_lower_hex))

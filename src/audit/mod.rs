@@ -28,14 +28,14 @@ mod record;
 mod refusals;
 #[cfg(test)]
 mod tests;
-pub mod verify;
+pub(crate) mod verify;
 mod writer;
 
 use std::{fmt, num::NonZeroU32, path::Path, sync::Arc};
 
 use parking_lot::Mutex;
 
-pub use self::{
+pub(crate) use self::{
     chain::{Hash, Position},
     writer::{OpenError, Rotation},
 };
@@ -165,7 +165,7 @@ impl State {
             return false;
         }
         let refused = self.refused;
-        if refused > 0 && self.writer.append(&Event::recovered(server, refused)).is_err() {
+        if refused > 0 && self.writer.append(&Event::Recovered { refused }.of(server)).is_err() {
             return false;
         }
         self.refused = 0;
@@ -175,9 +175,9 @@ impl State {
 
     fn close(&mut self, server: &str) -> std::io::Result<()> {
         for (caller, omitted) in self.refusals.take() {
-            self.writer.append(&Event::omitted(server, &caller, omitted))?;
+            self.writer.append(&Event::Omitted { caller, omitted }.of(server))?;
         }
-        self.writer.append(&Event::stopped(server))?;
+        self.writer.append(&Event::Stopped.of(server))?;
         self.writer.sync()
     }
 }

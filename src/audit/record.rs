@@ -248,30 +248,9 @@ pub(super) enum Event {
 }
 
 impl Event {
-    pub(super) fn started(
-        server: &str,
-        torn: Option<Digest>,
-        head: Option<FoundHead>,
-    ) -> Said<'_, Self> {
-        let version = env!("CARGO_PKG_VERSION");
-        Said::at(Timestamp::now(), server, Self::Started { version, torn, head })
-    }
-
-    pub(super) fn recovered(server: &str, refused: u64) -> Said<'_, Self> {
-        Said::at(Timestamp::now(), server, Self::Recovered { refused })
-    }
-
-    pub(super) fn omitted<'a>(server: &'a str, caller: &str, omitted: u64) -> Said<'a, Self> {
-        let caller = caller.to_owned();
-        Said::at(Timestamp::now(), server, Self::Omitted { caller, omitted })
-    }
-
-    pub(super) fn removed(server: &str, removed: Position) -> Said<'_, Self> {
-        Said::at(Timestamp::now(), server, Self::Removed { removed })
-    }
-
-    pub(super) fn stopped(server: &str) -> Said<'_, Self> {
-        Said::at(Timestamp::now(), server, Self::Stopped)
+    /// Returns the contents of the line that a server writes now.
+    pub(super) fn of(self, server: &str) -> Said<'_, Self> {
+        Said::at(Timestamp::now(), server, self)
     }
 }
 

@@ -24,7 +24,7 @@ const MAX_BREAKS: usize = 20;
 
 /// The part of a chain to verify.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Scope {
+pub(crate) struct Scope {
     /// Only lines after the one with this hash; that line itself may be missing.
     pub from: Option<Hash>,
     /// Only lines up to and including the one with this hash, which must exist.
@@ -33,7 +33,7 @@ pub struct Scope {
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     path: PathBuf,
     line: u64,
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Place {
 
 /// A remark or a fault at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The place.
     pub place: Place,
     /// The description: a sentence without its subject.
@@ -61,7 +61,7 @@ impl fmt::Display for Finding {
 
 /// The result of verifying a chain.
 #[derive(Debug, Default)]
-pub struct Report {
+pub(crate) struct Report {
     /// The number of lines that were verified.
     pub lines: u64,
     /// The number of files of the chain.
@@ -82,7 +82,7 @@ pub struct Report {
 
 impl Report {
     /// Whether no change, addition or removal was found.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.breaks.is_empty()
     }
 }
@@ -91,7 +91,7 @@ impl Report {
 ///
 /// # Errors
 /// If there is no audit file, or one of the files cannot be read.
-pub fn verify(audit: &Path, key: Option<&ServerKey>, scope: Scope) -> io::Result<Report> {
+pub(crate) fn verify(audit: &Path, key: Option<&ServerKey>, scope: Scope) -> io::Result<Report> {
     let key = sealing_key(key);
     // In this order, so that if a server writes meanwhile, the lines are only ahead of the head file that was read.
     let was_in_use = head::is_in_use(audit);

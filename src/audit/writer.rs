@@ -126,7 +126,9 @@ impl Writer {
             // The torn line stays in the file as evidence.
             writer.write(b"\n").map_err(unusable)?;
         }
-        writer.append(&Event::started(server, digest, found)).map_err(unusable)?;
+        let version = env!("CARGO_PKG_VERSION");
+        let started = Event::Started { version, torn: digest, head: found };
+        writer.append(&started.of(server)).map_err(unusable)?;
         writer.head.begin(writer.last, &writer.key).map_err(unusable)?;
         writer.is_said = true;
         writer.sync().map_err(unusable)?;
@@ -180,7 +182,7 @@ impl Writer {
         let tail = tail(&File::open(newest)?)?;
         let (line, known) = last_line(&tail).ok_or(io::ErrorKind::InvalidData)?;
         let removed = Position { seq: known.seq, hash: Hash::of(&tail[line]) };
-        self.append_line(&Event::removed(&self.server.clone(), removed))?;
+        self.append_line(&Event::Removed { removed }.of(&self.server.clone()))?;
         older.iter().try_for_each(|(_, path)| fs::remove_file(path))
     }
 

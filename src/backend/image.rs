@@ -7,29 +7,29 @@ use sha2::{Digest, Sha256};
 use super::template::{Library, Runtime, Template};
 
 /// The agent, a static program for Linux.
-pub const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
+pub(crate) const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
 
 /// Protocol version of [`AGENT`]. An image has it as a label.
-pub const PROTOCOL: u32 = protocol::frame::PROTOCOL_VERSION;
+pub(crate) const PROTOCOL: u32 = protocol::frame::PROTOCOL_VERSION;
 
 /// Label: the protocol version of the image's agent.
-pub const LABEL_PROTOCOL: &str = "llm-sandbox.protocol";
+pub(crate) const LABEL_PROTOCOL: &str = "llm-sandbox.protocol";
 
 /// Label: [`content_id`] of the files that the image was built from.
-pub const LABEL_CONTENT: &str = "llm-sandbox.content";
+pub(crate) const LABEL_CONTENT: &str = "llm-sandbox.content";
 
 /// Label: [`libraries_id`] of the contents of an image besides the agent, the fork server and the kernels.
-pub const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
+pub(crate) const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
 
 /// Label: the contents of an image, from which a [`Template`] is made.
-pub const LABEL_TEMPLATE: &str = "llm-sandbox.template";
+pub(crate) const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 
 /// The stage of the Dockerfile on which its last stage is based.
-pub const LIBRARIES: &str = "libraries";
+pub(crate) const LIBRARIES: &str = "libraries";
 
 /// The fork server and the Python kernel, programs for the image's Python: path in the build context and content.
 /// They are in the last stage, as is the agent.
-pub const FORK_SERVER: [(&str, &[u8]); 5] = [
+pub(crate) const FORK_SERVER: [(&str, &[u8]); 5] = [
     ("runtimes/python/zygote.py", include_bytes!("../../sandbox-image/runtimes/python/zygote.py")),
     ("runtimes/python/facts.py", include_bytes!("../../sandbox-image/runtimes/python/facts.py")),
     ("runtimes/python/kernel.py", include_bytes!("../../sandbox-image/runtimes/python/kernel.py")),
@@ -39,7 +39,7 @@ pub const FORK_SERVER: [(&str, &[u8]); 5] = [
 
 /// The JavaScript kernel, a program for the image's Node: path in the build context and content. It is in the last
 /// stage, too.
-pub const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
+pub(crate) const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
     "runtimes/javascript/kernel.cjs",
     include_bytes!("../../sandbox-image/runtimes/javascript/kernel.cjs"),
 );
@@ -89,7 +89,7 @@ const FILES: &[(&str, &[u8])] = &[
 
 /// A hash of everything that this program would build an image from, except for build arguments. An image with
 /// another hash is out of date.
-pub fn content_id(base_image: Option<&str>) -> String {
+pub(crate) fn content_id(base_image: Option<&str>) -> String {
     let mut hash = Sha256::new();
     for (name, content) in FILES.iter().chain(&[("agent", AGENT)]) {
         hash.update(name);
@@ -102,7 +102,7 @@ pub fn content_id(base_image: Option<&str>) -> String {
 
 /// A hash of everything that the libraries of an image are built from: the files except for those of the last stage,
 /// the base image and the build arguments.
-pub fn libraries_id<'a>(
+pub(crate) fn libraries_id<'a>(
     base_image: Option<&str>,
     build_args: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> String {
@@ -127,7 +127,7 @@ pub fn libraries_id<'a>(
 }
 
 /// The Python that this program builds into an image, with this version if it is known.
-pub fn python(version: Option<&str>) -> Runtime {
+pub(crate) fn python(version: Option<&str>) -> Runtime {
     let lines = LIBRARIES_ON_PURPOSE.lines().map(str::trim);
     let names = lines
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -148,7 +148,7 @@ pub fn python(version: Option<&str>) -> Runtime {
 
 /// The runtimes that this program builds into an image: Python with this version if it is known, Node, and the
 /// shell.
-pub fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
+pub(crate) fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
     let node = NODE.lines().find_map(|line| line.split_once("=="));
     let node = node.and_then(|(_, rest)| rest.split([' ', ';']).next());
     let without_libraries = |name: &str, version: Option<&str>| Runtime {
@@ -172,7 +172,7 @@ impl Template {
 }
 
 /// The base image if the caller does not choose another one.
-pub fn default_base() -> &'static str {
+pub(crate) fn default_base() -> &'static str {
     let base = DOCKERFILE.lines().find_map(|line| line.strip_prefix("ARG BASE_IMAGE="));
     base.expect("the Dockerfile in this program has the line ARG BASE_IMAGE")
 }
@@ -193,7 +193,7 @@ fn stages() -> (&'static str, &'static str) {
 ///
 /// # Errors
 /// If a name or size does not fit into an archive, which is never the case for these files.
-pub fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
     let last = libraries.map(|id| format!("FROM {id}\n{}", stages().1));
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |name: &str, content: &[u8], mode: u32| {

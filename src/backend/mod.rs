@@ -40,8 +40,8 @@ mod check;
 pub mod docker;
 mod error;
 pub mod factory;
-pub mod homes;
-pub mod image;
+pub(crate) mod homes;
+pub(crate) mod image;
 mod known_template;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
@@ -49,7 +49,7 @@ pub mod local;
 pub mod sweep;
 pub(crate) mod template;
 #[cfg(feature = "wasm")]
-pub mod wasm;
+pub(crate) mod wasm;
 
 use std::{
     fmt,

@@ -51,9 +51,8 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
             Finding::warning(why, "Unset it, or use the embedded engine."),
         ));
     }
-    let port = port(config).await;
-    let is_served = matches!(port, Port::Served(_));
-    checks.push(Check::new("port", port.into()));
+    let (port, is_served) = port(config).await;
+    checks.push(Check::new("port", port));
     let mut healthy = report(10, checks);
     if with_probe
         && let Some(diagnosable) = diagnosable
@@ -221,46 +220,24 @@ fn memory(config: &Config) -> Finding {
     }
 }
 
-/// The state of the port in the settings.
-enum Port {
-    /// No program uses it.
-    Free(String),
-    /// A server of this program, which may be the one with these settings.
-    Served(String),
-    /// Another program uses it.
-    Taken(String),
-    /// It cannot be bound.
-    Refused(String, std::io::Error),
-}
-
-async fn port(config: &Config) -> Port {
+/// The finding about the port in the settings, and whether a server of this program answers there, which may be the one
+/// with these settings.
+async fn port(config: &Config) -> (Finding, bool) {
     let address = format!("{}:{}", config.http_host, config.http_port);
-    match Listener::bind(config, PortInUse::Fail) {
-        Ok(_) => Port::Free(address),
-        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
-            Port::Refused(address, error)
+    let finding = match Listener::bind(config, PortInUse::Fail) {
+        Ok(_) => Finding::Good(format!("{address} is free")),
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => Finding::fault(
+            format!("{address}: {error}"),
+            "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.",
+        ),
+        Err(_) if health::is_served(config).await => {
+            let text = format!("{address} is in use by an llm-sandbox server, which answers");
+            return (Finding::Good(text), true);
         }
-        Err(_) if health::is_served(config).await => Port::Served(address),
-        Err(_) => Port::Taken(address),
-    }
-}
-
-impl From<Port> for Finding {
-    fn from(port: Port) -> Self {
-        match port {
-            Port::Free(address) => Self::Good(format!("{address} is free")),
-            Port::Served(address) => {
-                Self::Good(format!("{address} is in use by an llm-sandbox server, which answers"))
-            }
-            Port::Taken(address) => Self::warning(
-                format!("{address} is in use by another program"),
-                "A server over stdio will use a free port; for one over HTTP set \
-                 SANDBOX_HTTP_PORT.",
-            ),
-            Port::Refused(address, error) => Self::fault(
-                format!("{address}: {error}"),
-                "Set SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT to an address of this machine.",
-            ),
-        }
-    }
+        Err(_) => Finding::warning(
+            format!("{address} is in use by another program"),
+            "A server over stdio will use a free port; for one over HTTP set SANDBOX_HTTP_PORT.",
+        ),
+    };
+    (finding, false)
 }

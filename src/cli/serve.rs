@@ -34,7 +34,7 @@ const MAX_DESCRIPTORS: u64 = 8192;
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Interval of checks whether the remaining runs have ended.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The text for a person who started a server for clients in a terminal.
 const IN_A_TERMINAL: &str = "\
@@ -87,14 +87,14 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     };
     let listener = Listener::bind(&config, taken)?;
     let base = listener.base_url(&config);
-    let addresses = SignedUrls::new(base.clone().into(), &config);
+    let signed_urls = SignedUrls::new(base.clone().into(), &config);
     let archive = Archive::of(&config)?;
     let audit = audit_of(&config)?;
     let options = Options { archive: archive.clone(), audit: audit.clone(), ..Options::default() };
     let sessions = Sessions::new(config.clone(), backend.clone(), options);
     let owner = backend.needs_guard();
     let guard = owner.map(|owner| Guard::start(config.engine, &owner)).transpose()?;
-    let server = Server::new(sessions.clone(), Some(addresses.clone()), transport, own.clone());
+    let server = Server::new(sessions.clone(), Some(signed_urls.clone()), transport, own.clone());
     tokio::spawn(end_when(told, stop.clone(), sessions.clone()));
     tell_of_serving(&config, &listener, &base);
     let endpoint = match transport {
@@ -113,7 +113,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     let mcp = endpoint.clone().map(|endpoint| {
         Arc::new(Counted::new(endpoint, sessions.host().metrics().clone())) as Arc<dyn McpService>
     });
-    tasks.spawn(listener.serve(sessions.clone(), addresses, mcp, stop.clone()));
+    tasks.spawn(listener.serve(sessions.clone(), signed_urls, mcp, stop.clone()));
     let sweep = sweep_regularly(backend.clone(), config.cleanup_interval);
     tasks.spawn(stop.clone().run_until_cancelled_owned(sweep));
     tasks.spawn(stop.clone().run_until_cancelled_owned(sessions.clone().upkeep()));
@@ -183,7 +183,7 @@ async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Se
         sleep(DRAIN).await;
         let until = Instant::now() + sessions.config().shutdown_timeout;
         while sessions.host().is_busy() && Instant::now() < until {
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     stop.cancel();

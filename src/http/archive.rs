@@ -12,9 +12,9 @@ use jiff::{Timestamp, civil::datetime, tz::TimeZone};
 use model::{Artifact, SessionId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
-use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
+use super::body::written;
 use crate::{
     session::Pieces,
     sessions::{ArchivedSession, Open, Sessions},
@@ -45,46 +45,26 @@ impl Kind {
     }
 }
 
-/// Bytes between the task that creates the archive and the one that sends it.
-const BUFFER_BYTES: usize = 64 << 10;
+/// The session that has the files.
+pub(super) enum FilesOf {
+    Live(Sessions, SessionId),
+    Archived(Box<ArchivedSession>),
+}
 
 /// The archive's bytes. The stream ends with an error if a file changes or the session ends meanwhile, so
 /// that a partial archive is never taken for a complete one.
 pub(super) fn stream(
     kind: Kind,
-    sessions: Sessions,
-    id: SessionId,
+    session: FilesOf,
     files: Vec<Artifact>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    made(kind, Source { place: Place::Live(sessions, id), files })
-}
-
-/// The same for an archived session.
-pub(super) fn stream_archived(
-    kind: Kind,
-    session: ArchivedSession,
-    files: Vec<Artifact>,
-) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    made(kind, Source { place: Place::Archived(Box::new(session)), files })
-}
-
-fn made(kind: Kind, source: Source) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
-    let making = AbortOnDropHandle::new(tokio::spawn(async move {
+    let source = Source { session, files };
+    written(move |writer| async move {
         match kind {
             Kind::Zip => source.zip(writer).await,
             Kind::Tar => source.tar(writer).await,
         }
-    }));
-    let verdict = futures::stream::once(async move { making.await.map_err(io::Error::other)? });
-    let end = verdict.try_filter_map(|()| async { Ok(None) });
-    ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
-}
-
-/// The session that has the files.
-enum Place {
-    Live(Sessions, SessionId),
-    Archived(Box<ArchivedSession>),
+    })
 }
 
 /// A time as ZIP archives store it: here in UTC, in steps of two seconds, from 1980 to 2107.
@@ -116,7 +96,7 @@ impl Write for Written {
 }
 
 struct Source {
-    place: Place,
+    session: FilesOf,
     files: Vec<Artifact>,
 }
 
@@ -126,15 +106,15 @@ impl Source {
         &self,
         file: &Artifact,
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        match &self.place {
-            Place::Live(sessions, id) => {
+        match &self.session {
+            FilesOf::Live(sessions, id) => {
                 let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
                 let reader = reader.map_err(io::Error::other)?;
                 let size = reader.stamp().size;
                 let pieces = reader.range(0..size, Pieces::new(0)).map_err(io::Error::other);
                 Ok((size, pieces.left_stream()))
             }
-            Place::Archived(session) => {
+            FilesOf::Archived(session) => {
                 let file = session.file(&file.path).ok_or(io::ErrorKind::NotFound)?;
                 let size = file.stamp().size;
                 Ok((size, file.range(0..size).map_err(io::Error::other).right_stream()))

@@ -1,19 +1,14 @@
 //! Audits uploads, downloads and ends of sessions over HTTP, if there is an audit file.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
-
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::Bytes,
     http::{Method, StatusCode},
     response::Response,
 };
 use headers::{ContentLength, HeaderMapExt};
-use hyper::body::{Frame, SizeHint};
 use model::SessionId;
 
+use super::body::observed;
 use crate::{
     audit::{CannotWrite, Digest, Entry, Hashing},
     error::{Error, Result},
@@ -66,57 +61,35 @@ pub(super) fn download(
     let Some(entry) = begin(sessions, DOWNLOAD, Some(id), Some(of))? else { return Ok(response) };
     let whole = response.headers().typed_get().map(|ContentLength(bytes)| bytes);
     let is_over = whole == Some(0);
-    Ok(response.map(|body| {
-        Body::new(Audited { body, entry: Some(entry), sent: Hashing::default(), whole, is_over })
-    }))
+    let mut sent = SentBody { entry: Some(entry), digest: Hashing::default(), whole, is_over };
+    Ok(response.map(|body| observed(body, move |piece| sent.add(piece))))
 }
 
-/// A body whose digest is recorded when it has been sent completely or is dropped.
-struct Audited {
-    body: Body,
+/// What was sent of a download. The audit line is written when this is dropped, with the body.
+struct SentBody {
     entry: Option<Entry>,
-    sent: Hashing,
+    digest: Hashing,
     /// Length in bytes, if known.
     whole: Option<u64>,
     is_over: bool,
 }
 
-impl HttpBody for Audited {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(piece) = frame.data_ref() {
-                    self.sent.add(piece);
-                }
-                // A reader that knows the length may stop polling after the last byte.
-                self.is_over = self.whole.is_some_and(|whole| self.sent.bytes() >= whole);
-            }
-            Poll::Ready(None) => self.is_over = true,
-            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl SentBody {
+    fn add(&mut self, piece: Option<&Bytes>) {
+        let Some(piece) = piece else {
+            self.is_over = true;
+            return;
+        };
+        self.digest.add(piece);
+        // A reader that knows the length may stop polling after the last byte.
+        self.is_over = self.whole.is_some_and(|whole| self.digest.bytes() >= whole);
     }
 }
 
-impl Drop for Audited {
+impl Drop for SentBody {
     fn drop(&mut self) {
         if let Some(mut entry) = self.entry.take() {
-            entry.record.outputs.content = Some(std::mem::take(&mut self.sent).end());
+            entry.record.outputs.content = Some(std::mem::take(&mut self.digest).end());
             entry.end(if self.is_over { "ok" } else { CUT_OFF });
         }
     }

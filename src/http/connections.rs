@@ -16,16 +16,12 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
     extract::Request,
     http::{HeaderValue, header::CONNECTION},
     middleware::Next,
     response::Response,
 };
-use hyper::{
-    body::{Frame, SizeHint},
-    server::conn::http1,
-};
+use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -41,7 +37,8 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    forward::Door,
+    body::holding,
+    forward::PeerGate,
     limits::{Limits, MAX_HEAD},
     seats::{Places, Seat, Seats, TooMany},
 };
@@ -57,7 +54,7 @@ pub(super) async fn serve(
     socket: TcpListener,
     app: Router,
     limits: Limits,
-    door: Option<Door>,
+    gate: Option<PeerGate>,
     stop: CancellationToken,
 ) {
     let mut http = http1::Builder::new();
@@ -73,12 +70,12 @@ pub(super) async fn serve(
         match event {
             Event::Accepted(Ok((stream, peer))) => {
                 let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
-                let (seat, door) = (seats.take(peer), door.clone());
+                let (seat, gate) = (seats.take(peer), gate.clone());
                 connections.spawn(SEAT.scope(seat.clone(), async move {
                     let served = async {
                         let mut stream = stream;
-                        if let Some(door) = door
-                            && let Err(error) = door.admit(&mut stream).await
+                        if let Some(gate) = gate
+                            && let Err(error) = gate.admit(&mut stream).await
                         {
                             return tracing::debug!(%error, "connection closed: the peer did not prove that it is a server");
                         }
@@ -141,36 +138,6 @@ pub(super) async fn occupy(request: Request, next: Next) -> Response {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response.map(|body| holding(body, busy))
-}
-
-/// Wraps a body so that it holds a value until the body has been sent.
-pub(super) fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
-    Body::new(Holding { body, _held: held })
-}
-
-struct Holding<T> {
-    body: Body,
-    _held: T,
-}
-
-impl<T: Unpin> HttpBody for Holding<T> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 /// A connection that records whether everything sent on it has been read.

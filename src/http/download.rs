@@ -1,7 +1,7 @@
 //! `GET|HEAD /files/{session}/{path}`: a file, streamed from its sandbox as fast as the client reads it; and
 //! all files of a session.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use axum::{
     BoxError,
@@ -18,13 +18,14 @@ use model::{
     text::encoding::{Encoding, SNIFFED},
 };
 use protocol::message::Stamp;
-use serde_json::Map;
+use serde_json::json;
 
 use super::{
     access::{Asked, Query},
-    archive, audited,
+    archive::{self, FilesOf},
+    audited,
+    body::holding,
     conditions::{Answer, Version},
-    connections::holding,
     error::{ApiError, Result},
     list::with_artifacts,
     notebook,
@@ -33,10 +34,9 @@ use super::{
 };
 use crate::{
     archive::ArchivedFile,
-    listing,
     session::{FileReader, Pieces},
     sessions::{ArchivedSession, List, Listing, Open, Sessions},
-    signed_urls::{Base, Grant, SessionKey, session_and_signature},
+    signed_urls::{Base, Grant, session_and_signature},
 };
 
 /// Memory of a download, in bytes: a piece of the file.
@@ -156,12 +156,8 @@ async fn all_as(
     let listing = sessions.perform(&id, List).await.map_err(ApiError::Gone)?;
     let Format::Archive(kind) = format else {
         let urls = shared.urls.for_client(Some(base));
-        let object = Map::from_iter([("session_id".to_owned(), id.as_str().into())]);
-        let render = move |listing: &Listing, n: usize| {
-            let links = Some((&urls, SessionKey { id: &id, number }));
-            listing::artifact_json_with_mtime(links, &listing.artifacts[n])
-        };
-        let answer = with_artifacts(object, Arc::new(listing), memory, render);
+        let object = json!({ "session_id": id.as_str() });
+        let answer = with_artifacts(object, listing.into(), memory, (urls, id, Some(number)));
         return Ok(([(header::VARY, "Accept")], answer).into_response());
     };
     if listing.more {
@@ -172,7 +168,7 @@ async fn all_as(
     let named = named(&id, kind.mime(), kind.extension());
     memory.shrink_to(listing.bytes() + ARCHIVE_BYTES);
     memory.keep();
-    let body = archive::stream(kind, sessions, id, listing.artifacts);
+    let body = archive::stream(kind, FilesOf::Live(sessions, id), listing.artifacts);
     Ok((named, Body::from_stream(body)).into_response())
 }
 
@@ -192,25 +188,18 @@ async fn all_archived(
         )),
         Format::List => {
             let urls = shared.urls.for_client(Some(base));
-            let object = Map::from_iter([
-                ("session_id".to_owned(), id.as_str().into()),
-                ("archived".to_owned(), true.into()),
-            ]);
-            let render = move |listing: &Listing, n: usize| {
-                let key = archived.number.map(|number| SessionKey { id: &id, number });
-                let links = key.map(|key| (&urls, key));
-                listing::artifact_json_with_mtime(links, &listing.artifacts[n])
-            };
-            let answer = with_artifacts(object, Arc::new(listing), memory, render);
+            let object = json!({ "session_id": id.as_str(), "archived": true });
+            let links = (urls, id, archived.number);
+            let answer = with_artifacts(object, listing.into(), memory, links);
             Ok(([(header::VARY, "Accept")], answer).into_response())
         }
         Format::Archive(kind) => {
             let named = named(&id, kind.mime(), kind.extension());
             memory.shrink_to(listing.bytes() + ARCHIVE_BYTES);
             memory.keep();
-            let files = listing.artifacts;
-            Ok((named, Body::from_stream(archive::stream_archived(kind, archived, files)))
-                .into_response())
+            let session = FilesOf::Archived(Box::new(archived));
+            let body = archive::stream(kind, session, listing.artifacts);
+            Ok((named, Body::from_stream(body)).into_response())
         }
     }
 }

@@ -11,14 +11,13 @@
 use std::{
     collections::HashMap,
     io,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, HttpBody},
     extract::{Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::PathAndQuery,
@@ -26,9 +25,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use futures::{FutureExt, StreamExt, future::BoxFuture};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use headers::{ContentLength, HeaderMapExt};
-use hyper::body::{Frame, SizeHint};
 use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -40,6 +38,7 @@ use tower_service::Service;
 
 use super::{
     access::Whose,
+    body::holding,
     connections,
     error::{ApiError, Result},
     hosts,
@@ -55,7 +54,7 @@ use crate::{
 };
 
 /// How long an unused connection stays open: less than the server at its other end waits for a request.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Attempts to find and reach a caller's home server before the request fails.
 const ATTEMPTS: usize = 4;
@@ -80,13 +79,13 @@ const OF_CONNECTION: [HeaderName; 7] = [
 
 /// Admits connections of other servers only.
 #[derive(Debug, Clone)]
-pub(super) struct Door {
+pub(super) struct PeerGate {
     proof: Proof,
     sessions: Sessions,
 }
 
-impl Door {
-    /// The door for the servers that share callers with this one; `None` without a server key.
+impl PeerGate {
+    /// The gate for the servers that share callers with this one; `None` without a server key.
     pub(super) fn new(sessions: &Sessions) -> Option<Self> {
         let secret = sessions.config().server_key.as_ref()?;
         Some(Self { proof: Proof::of(secret), sessions: sessions.clone() })
@@ -106,7 +105,7 @@ impl Door {
 /// Connections to the other servers. Clones share them.
 #[derive(Clone)]
 pub(super) struct Peers {
-    client: Client<Connector, Lent>,
+    client: Client<Connector, Body>,
     /// Their addresses by name: a connection is to one run of a server, not to another that later has its address.
     known: Arc<Mutex<HashMap<String, Claim>>>,
 }
@@ -119,7 +118,7 @@ impl Peers {
         let connector = Connector { proof: Proof::of(secret), known: known.clone() };
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             // Bounds the bytes of an answer that nothing reads.
             .http1_max_buf_size(MAX_BUFFER)
             .build(connector);
@@ -129,7 +128,7 @@ impl Peers {
     async fn send(
         &self,
         to: &Claim,
-        mut request: Request<Lent>,
+        mut request: Request,
     ) -> std::result::Result<Response, NotSent> {
         {
             let mut known = self.known.lock();
@@ -285,7 +284,7 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
                     connections::is_of(&pseudonym)
                         .map_err(|TooMany| ApiError::TooManyConnections)?;
                 }
-                return Ok(response.map(|body| connections::holding(body, passing_on)));
+                return Ok(response.map(|body| holding(body, passing_on)));
             }
             Err(NotSent::Unreachable) => Some(home),
             Err(NotSent::Broken) if changes_nothing => None,
@@ -349,52 +348,19 @@ impl Lending {
         Self(Arc::new(Mutex::new(Some(if has_body { body } else { Body::empty() }))))
     }
 
-    /// The body, if nothing of it was read; an empty one can be lent any number of times.
-    fn lend(&self) -> Option<Lent> {
-        let is_empty = self.0.lock().as_ref()?.is_end_stream();
-        Some(Lent { from: self.clone(), body: None, is_empty })
+    /// The body, if nothing of it was read; an empty one can be lent any number of times. It is taken from here when
+    /// the first piece is read.
+    fn lend(&self) -> Option<Body> {
+        if self.0.lock().as_ref()?.is_end_stream() {
+            return Some(Body::empty());
+        }
+        let from = self.clone();
+        let body = stream::once(async move { from.take().unwrap_or_default() });
+        Some(Body::from_stream(body.flat_map(Body::into_data_stream)))
     }
 
     fn take(&self) -> Option<Body> {
         self.0.lock().take()
-    }
-}
-
-/// A lent body.
-struct Lent {
-    from: Lending,
-    /// Taken from the lender with the first piece.
-    body: Option<Body>,
-    is_empty: bool,
-}
-
-impl HttpBody for Lent {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
-        if self.body.is_none() && !self.is_empty {
-            self.body = self.from.take();
-        }
-        match &mut self.body {
-            Some(body) => Pin::new(body).poll_frame(context),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.as_ref().map_or(self.is_empty, HttpBody::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            None if self.is_empty => SizeHint::with_exact(0),
-            None => SizeHint::default(),
-            Some(body) => body.size_hint(),
-        }
     }
 }
 

@@ -8,25 +8,31 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use serde_json::{Map, Value};
+use model::{Artifact, SessionId};
+use serde_json::Value;
 
-use crate::{budget::Lease, sessions::Listing};
+use crate::{
+    budget::Lease,
+    listing::artifact_json_with_mtime,
+    sessions::Listing,
+    signed_urls::{SessionKey, SignedUrls},
+};
 
 /// Bytes that are rendered at a time.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// The object with a listing's files, each rendered by `render`, in its field `artifacts`. The answer holds
-/// only the listing's memory until it has been sent.
+/// The object with a listing's files in its field `artifacts`. The files of a session that has a number have URLs. The
+/// answer holds only the listing's memory until it has been sent.
 pub(super) fn with_artifacts(
-    mut object: Map<String, Value>,
+    mut object: Value,
     listing: Arc<Listing>,
     mut lease: Lease,
-    render: impl Fn(&Listing, usize) -> Value + Send + 'static,
+    (urls, id, number): (SignedUrls, SessionId, Option<u64>),
 ) -> Response {
     if listing.more {
-        object.insert("artifacts_omitted".into(), 1.into());
+        object["artifacts_omitted"] = 1.into();
     }
-    let head = Value::Object(object).to_string();
+    let head = object.to_string();
     lease.shrink_to(listing.bytes() + head.len() + PIECE_BYTES);
     // The closing brace follows the list.
     let mut piece = head[..head.len() - 1].to_owned();
@@ -34,6 +40,10 @@ pub(super) fn with_artifacts(
         piece.push(',');
     }
     piece.push_str("\"artifacts\":[");
+    let render = move |file: &Artifact| {
+        let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
+        artifact_json_with_mtime(links, file).to_string()
+    };
     let state = (listing, lease, render, Some(piece), 0);
     let pieces = futures::stream::unfold(state, async |(listing, lease, render, piece, next)| {
         let mut next: usize = next;
@@ -42,7 +52,7 @@ pub(super) fn with_artifacts(
             if next > 0 {
                 piece.push(',');
             }
-            piece.push_str(&render(&listing, next).to_string());
+            piece.push_str(&render(&listing.artifacts[next]));
             next += 1;
         }
         let is_last = next == listing.artifacts.len();

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use headers::{ContentLength, HeaderMapExt};
 
 use super::{
-    connections::holding,
+    body::holding,
     error::{ApiError, Result},
     shared::Shared,
     upload::UnreadBody,

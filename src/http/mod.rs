@@ -17,13 +17,14 @@
 //! - [`download`]: one file ([`conditions`] decides which part of it) or all of them ([`list`], [`archive`]).
 //! - [`notebook`]: a session's runs, to be run again; [`script`]: its cells as plain Python.
 //! - [`upload`]: files into a session.
-//! - [`audited`]: entries in the audit file for files in and out.
+//! - [`audited`]: entries in the audit file for files in and out; [`body`]: bodies that are watched while they are sent.
 //! - [`viewer`]: the state of sessions, and the page that shows it to people.
 //! - [`metrics`]: for the operator; [`readiness`]: whether a session could be started.
 
 mod access;
 mod archive;
 mod audited;
+mod body;
 mod conditions;
 mod connections;
 mod download;
@@ -56,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::limits::Limits;
 use self::{
     access::Access,
-    forward::{Door, Peers},
+    forward::{PeerGate, Peers},
     hosts::Hosts,
     readiness::Readiness,
     router::router,
@@ -175,8 +176,8 @@ impl Listener {
         };
         let of_peers = self.peers.map(|socket| {
             let shared = Shared { is_for_peers: true, ..shared.clone() };
-            let door = Door::new(&sessions);
-            connections::serve(socket, router(shared), self.limits, door, stop.clone())
+            let gate = PeerGate::new(&sessions);
+            connections::serve(socket, router(shared), self.limits, gate, stop.clone())
         });
         let of_clients = connections::serve(self.socket, router(shared), self.limits, None, stop);
         tokio::join!(of_clients, OptionFuture::from(of_peers));

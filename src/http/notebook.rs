@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fmt::Write as _, io};
 
 use axum::body::Bytes;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, TryStreamExt};
 use model::{Artifact, Outcome, SessionId, artifact::is_picture};
 use protocol::message::{CellState, RuntimeName};
 use serde_json::{Value, json};
@@ -16,10 +16,12 @@ use tokio::{
     io::{AsyncWriteExt, DuplexStream},
     task::yield_now,
 };
-use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 
 use self::outputs::outputs;
-use super::script::{self, Part};
+use super::{
+    body::written,
+    script::{self, Part},
+};
 use crate::{
     session::{History, PastRun, Pieces, RunEnd},
     sessions::{Open, Sessions},
@@ -54,9 +56,6 @@ impl Kind {
 const NOTEBOOK_REMARK: &str = "Cells may use await outside of functions, which runs in a notebook only. Cells that were stopped or taken back \
      are comments.";
 
-/// Bytes between the task that writes and the one that sends.
-const BUFFER_BYTES: usize = 64 << 10;
-
 /// The record of a session's runs, as they were when it was requested. The stream ends with an error if a
 /// picture changes or the session ends meanwhile, so that a partial record is never taken for a complete one.
 pub(super) fn stream(
@@ -65,17 +64,13 @@ pub(super) fn stream(
     id: SessionId,
     history: History,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let (writer, reader) = tokio::io::duplex(BUFFER_BYTES);
     let record = Record { sessions, id, history };
-    let writing = AbortOnDropHandle::new(tokio::spawn(async move {
+    written(move |writer| async move {
         match kind {
             Kind::Notebook => record.notebook(writer).await,
             Kind::Script => record.script(writer).await,
         }
-    }));
-    let verdict = futures::stream::once(async move { writing.await.map_err(io::Error::other)? });
-    let end = verdict.try_filter_map(|()| async { Ok(None) });
-    ReaderStream::with_capacity(reader, BUFFER_BYTES).chain(end)
+    })
 }
 
 struct Record {

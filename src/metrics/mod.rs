@@ -26,7 +26,7 @@ use prometheus_client::{
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
     },
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 use protocol::{limits::MAX_FILES, message::RuntimeName};
 
@@ -41,7 +41,7 @@ use crate::session::{
 };
 
 /// The media type of [`Metrics::text`].
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The label for calls of tools that do not exist.
 const UNKNOWN: &str = "unknown";
@@ -264,30 +264,66 @@ impl Inner {
 
     /// Registers the metrics. Known counters start at zero, so that a first failure is a change as well.
     fn register(ours: &mut Registry) -> Self {
-        let durations = || Histogram::new(DURATIONS);
+        let watch = Watch::default();
+        watch.register(ours);
+        let mut add = Adding(ours);
+        let histogram = || Histogram::new(DURATIONS);
         let inner = Self {
             registry: Registry::default(),
-            watch: Watch::default(),
-            ready: Gauge::default(),
-            tool_calls: Family::default(),
-            tool_call_durations: Family::new_with_constructor(durations),
-            http_requests: Family::default(),
-            mcp_requests: Family::default(),
-            forwarded: Family::default(),
-            runs: Family::default(),
-            run_durations: Family::new_with_constructor(durations),
-            refused: Family::default(),
-            starts: durations(),
-            start_failures: Counter::default(),
-            warmings: durations(),
-            uploaded: Counter::default(),
-            downloaded: Counter::default(),
-            output: Counter::default(),
-            artifacts: Counter::default(),
-            audit_refused: Counter::default(),
-            archive: Family::default(),
-            archive_bytes: Family::default(),
-            archive_durations: Family::new_with_constructor(durations),
+            watch,
+            tool_calls: add.one("tool_calls", "Tool calls by result: ok, or the error code"),
+            tool_call_durations: add.seconds(
+                "tool_call_duration",
+                "Time from a tool call to its answer",
+                Family::new_with_constructor(histogram),
+            ),
+            audit_refused: add.one(
+                "audit_refused",
+                "Calls, uploads and downloads refused because the audit file could not be written",
+            ),
+            http_requests: add.one("http_requests", "HTTP requests that were answered"),
+            mcp_requests: add.one("mcp_requests", "MCP requests that were received, by method"),
+            forwarded: add.one(
+                "forwarded_requests",
+                "HTTP requests that were passed on to another server, by what came of that",
+            ),
+            runs: add.one("runs", "Runs that have ended, by language, outcome and kind of start"),
+            run_durations: add.seconds(
+                "run_duration",
+                "Wall time of runs",
+                Family::new_with_constructor(histogram),
+            ),
+            uploaded: add
+                .bytes("uploaded", "Size of files written to sandboxes, over MCP and HTTP"),
+            downloaded: add.bytes(
+                "downloaded",
+                "Size of files read from sandboxes: downloads, archives, tool results, images",
+            ),
+            output: add.bytes("output", "Size of program output returned in results"),
+            artifacts: add.one("artifacts", "Files that programs made or changed"),
+            ready: add.one("ready", "1 if a session could be started now"),
+            refused: add
+                .one("sessions_refused", "Sessions not started because a limit was reached"),
+            starts: add.seconds(
+                "sandbox_start_duration",
+                "Time to start a sandbox, up to its agent's first message",
+                histogram(),
+            ),
+            warmings: add.seconds(
+                "sandbox_warm_duration",
+                "Time from an agent's first message until a program would start warm",
+                histogram(),
+            ),
+            start_failures: add
+                .one("sandbox_start_failures", "Sandboxes that could not be started"),
+            archive: add
+                .one("archive", "Sessions saved to the archive or restored from it, by outcome"),
+            archive_bytes: add.bytes("archive", "Bytes of sessions that were saved or restored"),
+            archive_durations: add.seconds(
+                "archive_duration",
+                "Time that saving or restoring a session took",
+                Family::new_with_constructor(histogram),
+            ),
         };
         for full in [Full::Server, Full::Client] {
             let _ = inner.refused.get_or_create(&full.labels());
@@ -295,121 +331,29 @@ impl Inner {
         for outcome in [Forwarded::Answered, Forwarded::Unreachable, Forwarded::Broken] {
             let _ = inner.forwarded.get_or_create(&outcome.labels());
         }
-        inner.watch.register(ours);
-        inner.register_calls(ours);
-        inner.register_sandboxes(ours);
-        inner.register_archive(ours);
         inner
     }
+}
 
-    fn register_calls(&self, ours: &mut Registry) {
-        ours.register(
-            "tool_calls",
-            "Tool calls by result: ok, or the error code",
-            self.tool_calls.clone(),
-        );
-        ours.register_with_unit(
-            "tool_call_duration",
-            "Time from a tool call to its answer",
-            Unit::Seconds,
-            self.tool_call_durations.clone(),
-        );
-        ours.register(
-            "audit_refused",
-            "Calls, uploads and downloads refused because the audit file could not be written",
-            self.audit_refused.clone(),
-        );
-        ours.register(
-            "http_requests",
-            "HTTP requests that were answered",
-            self.http_requests.clone(),
-        );
-        ours.register(
-            "mcp_requests",
-            "MCP requests that were received, by method",
-            self.mcp_requests.clone(),
-        );
-        ours.register(
-            "forwarded_requests",
-            "HTTP requests that were passed on to another server, by what came of that",
-            self.forwarded.clone(),
-        );
-        ours.register(
-            "runs",
-            "Runs that have ended, by language, outcome and kind of start",
-            self.runs.clone(),
-        );
-        ours.register_with_unit(
-            "run_duration",
-            "Wall time of runs",
-            Unit::Seconds,
-            self.run_durations.clone(),
-        );
-        ours.register_with_unit(
-            "uploaded",
-            "Size of files written to sandboxes, over MCP and HTTP",
-            Unit::Bytes,
-            self.uploaded.clone(),
-        );
-        ours.register_with_unit(
-            "downloaded",
-            "Size of files read from sandboxes: downloads, archives, tool results, images",
-            Unit::Bytes,
-            self.downloaded.clone(),
-        );
-        ours.register_with_unit(
-            "output",
-            "Size of program output returned in results",
-            Unit::Bytes,
-            self.output.clone(),
-        );
-        ours.register("artifacts", "Files that programs made or changed", self.artifacts.clone());
+/// Makes metrics and registers them, in the order in which they are read.
+struct Adding<'a>(&'a mut Registry);
+
+impl Adding<'_> {
+    fn one<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let metric = M::default();
+        self.0.register(name, help, metric.clone());
+        metric
     }
 
-    fn register_archive(&self, ours: &mut Registry) {
-        ours.register(
-            "archive",
-            "Sessions saved to the archive or restored from it, by outcome",
-            self.archive.clone(),
-        );
-        ours.register_with_unit(
-            "archive",
-            "Bytes of sessions that were saved or restored",
-            Unit::Bytes,
-            self.archive_bytes.clone(),
-        );
-        ours.register_with_unit(
-            "archive_duration",
-            "Time that saving or restoring a session took",
-            Unit::Seconds,
-            self.archive_durations.clone(),
-        );
+    fn bytes<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let metric = M::default();
+        self.0.register_with_unit(name, help, Unit::Bytes, metric.clone());
+        metric
     }
 
-    fn register_sandboxes(&self, ours: &mut Registry) {
-        ours.register("ready", "1 if a session could be started now", self.ready.clone());
-        ours.register(
-            "sessions_refused",
-            "Sessions not started because a limit was reached",
-            self.refused.clone(),
-        );
-        ours.register_with_unit(
-            "sandbox_start_duration",
-            "Time to start a sandbox, up to its agent's first message",
-            Unit::Seconds,
-            self.starts.clone(),
-        );
-        ours.register_with_unit(
-            "sandbox_warm_duration",
-            "Time from an agent's first message until a program would start warm",
-            Unit::Seconds,
-            self.warmings.clone(),
-        );
-        ours.register(
-            "sandbox_start_failures",
-            "Sandboxes that could not be started",
-            self.start_failures.clone(),
-        );
+    fn seconds<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
+        metric
     }
 }
 

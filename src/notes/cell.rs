@@ -260,10 +260,10 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
 /// The exception that ended the code, by its error output, if there is one.
 fn raised(seen: &Seen<'_>) -> Option<String> {
     if seen.cell.as_ref().is_some_and(SeenCell::is_javascript) {
-        let line = super::run::raised_by_node(&seen.stderr.text)?;
+        let line = super::errors::raised_by_node(&seen.stderr.text)?;
         return (seen.exit_code == 1).then(|| quoted_within(line, MAX_ERROR_CHARS));
     }
-    let line = super::run::raised_line(&seen.stderr.text);
+    let line = super::errors::raised_line(&seen.stderr.text);
     let name = line.split(':').next().unwrap_or_default();
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_');
     let is_error = !name.is_empty() && name.chars().all(is_name) && seen.exit_code == 1;

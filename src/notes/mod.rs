@@ -22,6 +22,7 @@
 
 mod advice;
 mod cell;
+mod errors;
 mod restored;
 mod run;
 mod sentence;
@@ -34,11 +35,12 @@ use protocol::message::{Names, Position, Shape};
 use serde_json::Value;
 
 use self::sentence::{List, MAX_COUNT, Name};
-pub use self::{advice::Advice, cell::WorkspaceNote};
+pub(crate) use self::{advice::Advice, cell::WorkspaceNote};
 pub(crate) use self::{
     cell::{NOT_STARTED, SeenCell, error_of_cell},
+    errors::{TRACEBACK, raised_by_node, raised_line},
     restored::{RestoredNote, of_restored},
-    run::{Seen, of_run, raised_by_node, raised_line},
+    run::{Seen, of_run},
 };
 
 /// Most notes of one result.

@@ -22,7 +22,7 @@ pub(super) const MAX_FAULTS: usize = 5;
 const MAX_FAULT: usize = 500;
 
 /// Longest time of a check.
-const MOST: Duration = Duration::from_secs(5);
+const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// Most memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
 #[cfg(feature = "wasm")]
@@ -115,13 +115,13 @@ impl Check {
 }
 
 /// Returns the first few mistakes in arguments. They are found in a process that is killed when this is
-/// dropped, or when it takes longer than `most` or [`MOST`].
+/// dropped, or when it takes longer than `most` or [`MAX_TIME`].
 pub(super) async fn elsewhere(
     schema: &Value,
     arguments: &Value,
     most: Duration,
 ) -> Result<Vec<String>, NotChecked> {
-    match timeout(most.min(MOST), ask(schema, arguments)).await {
+    match timeout(most.min(MAX_TIME), ask(schema, arguments)).await {
         Ok(Ok(Some(faults))) => Ok(faults),
         Ok(Ok(None)) | Err(_) => Err(NotChecked::TooLong),
         Ok(Err(error)) => Err(NotChecked::Failed(error)),
@@ -162,7 +162,7 @@ pub(crate) fn answer() -> io::Result<()> {
 
     // Ends the process if the server was killed meanwhile.
     std::thread::spawn(|| {
-        std::thread::sleep(2 * MOST);
+        std::thread::sleep(2 * MAX_TIME);
         std::process::exit(1);
     });
     rlimit::setrlimit(rlimit::Resource::AS, MOST_MEMORY, MOST_MEMORY)?;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use model::text::{nearest, quoted};
+use model::text::nearest;
 use serde_json::{Map, Value, json};
 
 use super::{check::Validator, template::Template};
@@ -44,8 +44,8 @@ const FIELDS: [&str; 17] = [
 /// A tool as its operator has defined it.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
-    /// The place that it was read from.
-    pub(super) place: Place,
+    /// The location that it was read from.
+    pub(super) location: Location,
     pub(super) name: String,
     pub(super) description: String,
     /// JSON Schema of an object.
@@ -67,15 +67,15 @@ pub(super) struct Definition {
     pub(super) shown: Vec<(String, PathBuf)>,
 }
 
-/// The place of a definition: its file and, in a file with several, its number.
+/// The location of a definition: its file and, in a file with several, its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) file: PathBuf,
     /// `[2]`, or nothing.
     number: String,
 }
 
-impl Place {
+impl Location {
     /// A mistake in a field of the definition.
     pub(super) fn mistake(&self, field: &str, why: impl Into<String>) -> Mistake {
         let dot = if self.number.is_empty() || field.is_empty() { "" } else { "." };
@@ -119,83 +119,82 @@ pub(super) fn read(
     defaults: Defaults,
     mistakes: &mut Vec<Mistake>,
 ) -> Vec<Definition> {
-    let place = |number| Place { file: file.to_owned(), number };
+    let location = |number| Location { file: file.to_owned(), number };
     let mut at_top = |why: String| {
-        mistakes.push(place(String::new()).mistake("", why));
+        mistakes.push(location(String::new()).mistake("", why));
         vec![]
     };
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) => return at_top(format!("it cannot be read: {error}")),
     };
-    let all = match serde_json::from_str(&text) {
-        Ok(Value::Array(all)) => all,
-        Ok(one @ Value::Object(_)) => {
-            let read = Reader::read(place(String::new()), defaults, &one, mistakes);
-            return read.into_iter().collect();
+    match serde_json::from_str(&text) {
+        Ok(Value::Array(all)) => {
+            let mut read =
+                |(n, one)| Reader::read(location(format!("[{n}]")), defaults, one, mistakes);
+            all.iter().enumerate().filter_map(&mut read).collect()
         }
-        Ok(_) => return at_top("it must be an object, or an array of objects".into()),
-        Err(error) => return at_top(format!("it is not JSON: {error}")),
-    };
-    let all = all.iter().enumerate();
-    all.filter_map(|(n, one)| Reader::read(place(format!("[{n}]")), defaults, one, mistakes))
-        .collect()
+        Ok(one @ Value::Object(_)) => {
+            Vec::from_iter(Reader::read(location(String::new()), defaults, &one, mistakes))
+        }
+        Ok(_) => at_top("it must be an object, or an array of objects".into()),
+        Err(error) => at_top(format!("it is not JSON: {error}")),
+    }
 }
 
-struct Reader {
-    place: Place,
+struct Reader<'a> {
+    location: Location,
     defaults: Defaults,
+    fields: &'a Map<String, Value>,
+    /// The names in `schema.properties`.
+    arguments: BTreeSet<String>,
     mistakes: Vec<Mistake>,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
     fn read(
-        place: Place,
+        location: Location,
         defaults: Defaults,
-        value: &Value,
+        value: &'a Value,
         mistakes: &mut Vec<Mistake>,
     ) -> Option<Definition> {
-        let mut reader = Self { place, defaults, mistakes: vec![] };
-        let read = reader.definition(value);
+        let Value::Object(fields) = value else {
+            mistakes.push(location.mistake("", "it must be an object"));
+            return None;
+        };
+        let arguments = BTreeSet::new();
+        let mut reader = Self { location, defaults, fields, arguments, mistakes: vec![] };
+        let read = reader.definition();
         mistakes.extend(reader.mistakes);
         read
     }
 
     fn wrong(&mut self, field: &str, why: impl Into<String>) {
-        self.mistakes.push(self.place.mistake(field, why));
+        self.mistakes.push(self.location.mistake(field, why));
     }
 
-    fn definition(&mut self, value: &Value) -> Option<Definition> {
-        let Value::Object(fields) = value else {
-            self.wrong("", "it must be an object");
-            return None;
-        };
-        if !self.flag(fields, "enabled", true) {
+    fn definition(&mut self) -> Option<Definition> {
+        if !self.flag("enabled", true) {
             return None;
         }
-        for name in fields.keys().filter(|name| !FIELDS.contains(&&***name)) {
+        for name in self.fields.keys().filter(|name| !FIELDS.contains(&&***name)) {
             let near = nearest(name, FIELDS.into_iter(), 1).next();
             let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
             self.wrong(name, format!("there is no such field{near}"));
         }
-        let name = self.name(fields);
-        let description = self.text(fields, "description").unwrap_or_else(|| {
-            self.missing(fields, "description", "what a model is told of it");
+        let name = self.name();
+        let description = self.text("description").unwrap_or_else(|| {
+            self.missing("description", "what a model is told of it");
             String::new()
         });
-        let schema = self.schema(fields);
-        let arguments: BTreeSet<_> = schema["properties"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.clone())
-            .collect();
-        let module = self.module(fields);
-        let folder = match self.text(fields, "mnt_dir") {
+        let schema = self.schema();
+        self.arguments = properties(&schema).cloned().collect();
+        let module = self.module();
+        let folder = match self.text("mnt_dir") {
             None => "/".to_owned(),
             Some(path) => self.guest_path("mnt_dir", &path),
         };
-        let files = self.texts(fields, "files", &arguments);
+        let files = self.texts("files");
         for (path, _) in &files {
             if !is_beneath(path) {
                 let why = "it must be a relative path of a file in mnt_dir, without ..";
@@ -205,21 +204,21 @@ impl Reader {
                 self.wrong(&format!("files.{path}"), "another file lies in a folder of that name");
             }
         }
-        let argv = self.argv(fields, &name, &arguments);
-        let env = self.texts(fields, "env", &arguments);
+        let argv = self.argv(&name);
+        let env = self.texts("env");
         for (name, _) in &env {
             if name.is_empty() || name.contains(['=', '\0']) {
                 self.wrong(&format!("env.{name}"), "it is no name of a variable");
             }
         }
-        let stdin = self.text(fields, "stdin").unwrap_or_default();
-        let stdin = self.template("stdin", &stdin, &arguments);
-        let fuel = self.fuel(fields);
-        let deadline = self.deadline(fields);
-        let memory = self.memory(fields);
-        let shown = self.shown(fields, &folder);
+        let stdin = self.text("stdin").unwrap_or_default();
+        let stdin = self.template("stdin", &stdin);
+        let fuel = self.fuel();
+        let deadline = self.deadline();
+        let memory = self.memory();
+        let shown = self.shown(&folder);
         self.mistakes.is_empty().then_some(Definition {
-            place: self.place.clone(),
+            location: self.location.clone(),
             name,
             description,
             schema,
@@ -237,22 +236,27 @@ impl Reader {
     }
 
     /// Reports that a field is missing, unless it exists; then another mistake was reported.
-    fn missing(&mut self, fields: &Map<String, Value>, field: &str, what: &str) {
-        if !fields.contains_key(field) {
+    fn missing(&mut self, field: &str, what: &str) {
+        if !self.fields.contains_key(field) {
             self.wrong(field, format!("it is missing: {what}"));
         }
     }
 
-    fn text(&mut self, fields: &Map<String, Value>, field: &str) -> Option<String> {
-        let text = fields.get(field)?.as_str().map(str::to_owned);
+    fn text(&mut self, field: &str) -> Option<String> {
+        let value = self.fields.get(field)?;
+        self.text_in(field, value).map(str::to_owned)
+    }
+
+    fn text_in<'v>(&mut self, field: &str, value: &'v Value) -> Option<&'v str> {
+        let text = value.as_str();
         if text.is_none() {
             self.wrong(field, "it must be a text");
         }
         text
     }
 
-    fn flag(&mut self, fields: &Map<String, Value>, field: &str, usual: bool) -> bool {
-        match fields.get(field) {
+    fn flag(&mut self, field: &str, usual: bool) -> bool {
+        match self.fields.get(field) {
             None => usual,
             Some(Value::Bool(flag)) => *flag,
             Some(_) => {
@@ -262,13 +266,13 @@ impl Reader {
         }
     }
 
-    fn name(&mut self, fields: &Map<String, Value>) -> String {
-        let name = self.text(fields, "name").unwrap_or_default();
+    fn name(&mut self) -> String {
+        let name = self.text("name").unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         if name.is_empty() {
-            self.missing(fields, "name", "what clients call it by");
+            self.missing("name", "what clients call it by");
         }
-        if fields.get("name").is_some_and(Value::is_string)
+        if self.fields.get("name").is_some_and(Value::is_string)
             && (name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain))
         {
             let why =
@@ -278,8 +282,8 @@ impl Reader {
         name
     }
 
-    fn schema(&mut self, fields: &Map<String, Value>) -> Value {
-        let mut schema = fields.get("schema").cloned().unwrap_or_else(|| json!({}));
+    fn schema(&mut self) -> Value {
+        let mut schema = self.fields.get("schema").cloned().unwrap_or_else(|| json!({}));
         let Some(object) = schema.as_object_mut() else {
             self.wrong("schema", "it must be an object, a JSON Schema");
             return json!({});
@@ -290,18 +294,11 @@ impl Reader {
         if !object.entry("properties").or_insert_with(|| json!({})).is_object() {
             self.wrong("schema.properties", "it must be an object, the arguments by name");
         }
-        let names: Vec<_> = object["properties"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.clone())
-            .collect();
-        if let Some(required) = fields.get("required") {
+        if let Some(required) = self.fields.get("required") {
             object.insert("required".into(), required.clone());
         }
-        let required = object.get("required").cloned().unwrap_or_else(|| json!([]));
-        for name in required.as_array().unwrap_or(&vec![]) {
-            if !name.as_str().is_some_and(|name| names.iter().any(|known| known == name)) {
+        for name in schema["required"].as_array().into_iter().flatten() {
+            if !properties(&schema).any(|known| name == known) {
                 self.wrong("required", format!("{name} is not among schema.properties"));
             }
         }
@@ -314,9 +311,9 @@ impl Reader {
         schema
     }
 
-    fn module(&mut self, fields: &Map<String, Value>) -> PathBuf {
-        let Some(given) = self.text(fields, "wasm_file") else {
-            self.missing(fields, "wasm_file", "the program, a file of WebAssembly");
+    fn module(&mut self) -> PathBuf {
+        let Some(given) = self.text("wasm_file") else {
+            self.missing("wasm_file", "the program, a file of WebAssembly");
             return PathBuf::new();
         };
         self.host_path("wasm_file", &given, Path::is_file, "file")
@@ -330,7 +327,7 @@ impl Reader {
         is_it: impl Fn(&Path) -> bool,
         what: &str,
     ) -> PathBuf {
-        let beside = self.place.file.parent().unwrap_or(Path::new("")).join(given);
+        let beside = self.location.file.parent().unwrap_or(Path::new("")).join(given);
         let found = [beside.clone(), PathBuf::from(given)].into_iter().find(|path| is_it(path));
         let found = found.and_then(|path| std::path::absolute(path).ok());
         found.unwrap_or_else(|| {
@@ -348,69 +345,53 @@ impl Reader {
         format!("/{}", parts.join("/"))
     }
 
-    fn template(&mut self, field: &str, text: &str, arguments: &BTreeSet<String>) -> Template {
+    fn template(&mut self, field: &str, text: &str) -> Template {
         let template = Template::parse(text).unwrap_or_else(|why| {
             self.wrong(field, why);
             Template::parse("").expect("an empty template has no mistake")
         });
-        for name in template.names().filter(|name| !arguments.contains(*name)) {
-            self.wrong(field, format!("{{{{.{name}}}}} is not among schema.properties"));
+        for name in template.names() {
+            if !self.arguments.contains(name) {
+                self.wrong(field, format!("{{{{.{name}}}}} is not among schema.properties"));
+            }
         }
         template
     }
 
+    /// Reads a text with the values of arguments in it.
+    fn template_in(&mut self, field: &str, value: &Value) -> Option<Template> {
+        let text = self.text_in(field, value)?;
+        Some(self.template(field, text))
+    }
+
     /// Texts by name.
-    fn texts(
-        &mut self,
-        fields: &Map<String, Value>,
-        field: &str,
-        arguments: &BTreeSet<String>,
-    ) -> Vec<(String, Template)> {
-        let Some(value) = fields.get(field) else { return vec![] };
+    fn texts(&mut self, field: &str) -> Vec<(String, Template)> {
+        let Some(value) = self.fields.get(field) else { return vec![] };
         let Value::Object(texts) = value else {
             self.wrong(field, "it must be an object of texts");
             return vec![];
         };
-        let mut read = vec![];
-        for (name, value) in texts {
-            let field = format!("{field}.{name}");
-            match value {
-                Value::String(text) => {
-                    read.push((name.clone(), self.template(&field, text, arguments)));
-                }
-                _ => self.wrong(&field, "it must be a text"),
-            }
-        }
-        read
+        let one = |(name, value): (&String, &Value)| {
+            Some((name.clone(), self.template_in(&format!("{field}.{name}"), value)?))
+        };
+        texts.iter().filter_map(one).collect()
     }
 
-    fn argv(
-        &mut self,
-        fields: &Map<String, Value>,
-        name: &str,
-        arguments: &BTreeSet<String>,
-    ) -> Vec<Template> {
+    fn argv(&mut self, name: &str) -> Vec<Template> {
         let own = json!([name]);
-        let Value::Array(texts) = fields.get("argv").unwrap_or(&own) else {
+        let Value::Array(texts) = self.fields.get("argv").unwrap_or(&own) else {
             self.wrong("argv", "it must be an array of texts");
             return vec![];
         };
-        let mut read = vec![];
-        for (n, value) in texts.iter().enumerate() {
-            let field = format!("argv[{n}]");
-            match value {
-                Value::String(text) => read.push(self.template(&field, text, arguments)),
-                _ => self.wrong(&field, "it must be a text"),
-            }
-        }
-        read
+        let texts = texts.iter().enumerate();
+        texts.filter_map(|(n, value)| self.template_in(&format!("argv[{n}]"), value)).collect()
     }
 
-    fn fuel(&mut self, fields: &Map<String, Value>) -> Option<u64> {
-        let given = fields.get("fuel");
-        let is_enabled = self.flag(fields, "fuel_enabled", given.is_some());
+    fn fuel(&mut self) -> Option<u64> {
+        let given = self.fields.get("fuel");
+        let is_enabled = self.flag("fuel_enabled", given.is_some());
         let fuel = match given {
-            None if fields.get("fuel_enabled") == Some(&true.into()) => {
+            None if self.fields.get("fuel_enabled") == Some(&true.into()) => {
                 self.wrong("fuel", "it is missing, though fuel_enabled is true");
                 None
             }
@@ -423,12 +404,12 @@ impl Reader {
                 fuel
             }
         };
-        fuel.filter(|_| is_enabled || given.is_none() && fields.get("fuel_enabled").is_none())
+        fuel.filter(|_| is_enabled || given.is_none() && self.fields.get("fuel_enabled").is_none())
     }
 
-    fn deadline(&mut self, fields: &Map<String, Value>) -> Duration {
-        let given = fields.get("deadline");
-        let is_enabled = self.flag(fields, "deadline_enabled", given.is_some());
+    fn deadline(&mut self) -> Duration {
+        let given = self.fields.get("deadline");
+        let is_enabled = self.flag("deadline_enabled", given.is_some());
         let Some(value) = given else {
             if is_enabled {
                 self.wrong("deadline", "it is missing, though deadline_enabled is true");
@@ -438,10 +419,8 @@ impl Reader {
         let seconds = value.as_f64().filter(|seconds| *seconds > 0.0 && *seconds <= MAX_DEADLINE);
         match seconds {
             None => {
-                self.wrong(
-                    "deadline",
-                    format!("it must be seconds, more than 0 and at most {MAX_DEADLINE}"),
-                );
+                let why = format!("it must be seconds, more than 0 and at most {MAX_DEADLINE}");
+                self.wrong("deadline", why);
                 self.defaults.deadline
             }
             // Without a deadline of its own the tool has the default one: no call runs forever.
@@ -450,8 +429,8 @@ impl Reader {
         }
     }
 
-    fn memory(&mut self, fields: &Map<String, Value>) -> u64 {
-        let Some(value) = fields.get("memory_mb") else { return self.defaults.memory };
+    fn memory(&mut self) -> u64 {
+        let Some(value) = self.fields.get("memory_mb") else { return self.defaults.memory };
         let bytes = whole(value).filter(|mb| MEMORY_MB.contains(mb)).map(|mb| mb << 20);
         bytes.unwrap_or_else(|| {
             let (least, most) = MEMORY_MB.into_inner();
@@ -460,8 +439,8 @@ impl Reader {
         })
     }
 
-    fn shown(&mut self, fields: &Map<String, Value>, folder: &str) -> Vec<(String, PathBuf)> {
-        let Some(value) = fields.get("readonly_dirs") else { return vec![] };
+    fn shown(&mut self, folder: &str) -> Vec<(String, PathBuf)> {
+        let Some(value) = self.fields.get("readonly_dirs") else { return vec![] };
         let Value::Object(folders) = value else {
             self.wrong("readonly_dirs", "it must be an object: the program's path and the folder");
             return vec![];
@@ -484,6 +463,11 @@ impl Reader {
     }
 }
 
+/// The names of the arguments that a schema describes.
+fn properties(schema: &Value) -> impl Iterator<Item = &String> {
+    schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name)
+}
+
 /// A whole number, even if it is written with a decimal point.
 fn whole(value: &Value) -> Option<u64> {
     let exact = |number: f64| number.fract() == 0.0 && (0.0..9e15).contains(&number);
@@ -499,23 +483,4 @@ fn is_beneath(path: &str) -> bool {
         && !path.contains('\0')
         && !path.split('/').any(|part| part == "..")
         && !matches!(name, "" | ".")
-}
-
-/// The mistakes of several definitions together: names that are taken.
-pub(super) fn check_names(
-    definitions: &[Definition],
-    taken: impl Fn(&str) -> bool,
-) -> Vec<Mistake> {
-    let mut names = BTreeSet::new();
-    let mut mistakes = vec![];
-    for Definition { place, name, .. } in definitions {
-        if taken(name) {
-            let why = format!("{} is the name of a tool of the server's own", quoted(name));
-            mistakes.push(place.mistake("name", why));
-        } else if !names.insert(name) {
-            mistakes
-                .push(place.mistake("name", format!("another tool is called {}", quoted(name))));
-        }
-    }
-    mistakes
 }

@@ -16,13 +16,13 @@ mod process;
 mod template;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use model::Principal;
+use model::{Principal, text::quoted};
 use parking_lot::RwLock;
 use protocol::message::CallInput;
 use serde_json::{Map, Value};
@@ -45,10 +45,10 @@ use crate::{
 };
 
 /// Interval of checks whether a file has changed.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time between two attempts to read definitions that had mistakes.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Extension of the files with definitions in a folder.
 const ENDING: &str = "json";
@@ -137,10 +137,11 @@ impl OwnTools {
         loop {
             let is_asked = tokio::select! {
                 _ = hangup.recv() => true,
-                () = tokio::time::sleep(LOOK) => false,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
             // A mistake may be corrected without a change of any known file.
-            let is_retry = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() >= RETRY);
+            let is_retry =
+                wrong.as_ref().is_some_and(|(_, since)| since.elapsed() >= RETRY_INTERVAL);
             if !is_asked && !is_retry && self.look() == self.0.current.read().seen {
                 continue;
             }
@@ -212,7 +213,7 @@ impl OwnTools {
         let mut mistakes = vec![];
         let read = files.iter().map(|file| definition::read(file, defaults, &mut mistakes));
         let definitions = read.collect::<Vec<_>>().concat();
-        mistakes.extend(definition::check_names(&definitions, |name| taken.contains(&name)));
+        mistakes.extend(check_names(&definitions, |name| taken.contains(&name)));
         let modules = definitions.iter().map(|definition| &*definition.module);
         #[cfg(feature = "wasm")]
         let codes = self.0.compiled.of(modules).await;
@@ -222,7 +223,7 @@ impl OwnTools {
         for definition in definitions {
             match &codes[&definition.module] {
                 Ok(code) => tools.push(Arc::new(OwnTool::new(definition, code, config))),
-                Err(why) => mistakes.push(definition.place.mistake("wasm_file", &**why)),
+                Err(why) => mistakes.push(definition.location.mistake("wasm_file", &**why)),
             }
         }
         if mistakes.is_empty() { Ok(tools) } else { Err(mistakes) }
@@ -237,6 +238,22 @@ fn without_an_engine<'a>(
     let why = "this program was built without the embedded engine, which runs tools";
     let none = modules.map(|module| (module.to_owned(), Err(why.to_owned()))).collect();
     std::future::ready(none)
+}
+
+/// The mistakes of several definitions together: names that are taken.
+fn check_names(definitions: &[Definition], taken: impl Fn(&str) -> bool) -> Vec<Mistake> {
+    let mut names = BTreeSet::new();
+    let mut mistakes = vec![];
+    for Definition { location, name, .. } in definitions {
+        if taken(name) {
+            let why = format!("{} is the name of a tool of the server's own", quoted(name));
+            mistakes.push(location.mistake("name", why));
+        } else if !names.insert(name) {
+            let why = format!("another tool is called {}", quoted(name));
+            mistakes.push(location.mistake("name", why));
+        }
+    }
+    mistakes
 }
 
 /// Whether a file in a folder defines tools.
@@ -362,9 +379,8 @@ impl OwnTool {
     }
 
     fn refuse(&self, arguments: &Value, faults: Vec<String>) -> Result<(), Error> {
-        let unknown = self
-            .unknown(arguments)
-            .map(|name| format!("there is no argument {}", model::text::quoted(name)));
+        let unknown =
+            self.unknown(arguments).map(|name| format!("there is no argument {}", quoted(name)));
         let faults: Vec<_> = unknown.chain(faults).take(check::MAX_FAULTS).collect();
         if faults.is_empty() {
             return Ok(());

@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, task::spawn_blocking};
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
 /// Bytes of a file that are read at a time.
-pub(super) const PIECE: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that are read ahead of the receiver.
 const QUEUED_PIECES: usize = 2;
@@ -84,11 +84,11 @@ pub(super) fn handed_over(
     taken
 }
 
-/// Reads the next bytes of a file: [`PIECE`] bytes, or fewer at its end. `left` is the number of bytes that all files
+/// Reads the next bytes of a file: [`PIECE_BYTES`] bytes, or fewer at its end. `left` is the number of bytes that all files
 /// may still have.
 pub(super) fn next_piece(file: &mut impl Read, left: &mut u64) -> Result<Bytes, Fault> {
-    let mut bytes = Vec::with_capacity(PIECE);
-    file.take(PIECE as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    let mut bytes = Vec::with_capacity(PIECE_BYTES);
+    file.take(PIECE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
     *left = left.checked_sub(bytes.len() as u64).ok_or(Fault::TooLarge)?;
     Ok(bytes.into())
 }

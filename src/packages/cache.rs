@@ -33,27 +33,7 @@ pub(super) struct Fetched {
     pub(super) installs: Vec<InstalledFile>,
 }
 
-/// A package that was fetched.
-#[derive(Debug)]
-pub(super) struct FetchedPackage {
-    pub(super) named: Named,
-    pub(super) place: String,
-    pub(super) archive: Fetched,
-}
-
-/// The result of a fetch.
-#[derive(Debug)]
-pub(super) struct Got {
-    /// The version of the requested package.
-    pub(super) version: String,
-    pub(super) packages: Vec<FetchedPackage>,
-    /// npm's lock file, for the next request.
-    pub(super) lock: Option<Arc<str>>,
-    /// Names of packages with install scripts, which were not run.
-    pub(super) scripts: Vec<String>,
-}
-
-/// The answer to a request.
+/// The result of a fetch, and the answer to a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Obtained {
     /// The version of the requested package.
@@ -133,17 +113,15 @@ impl Cache {
 
     /// Adds an answer, and those of its archives that are not in the cache yet. The least recently used archives are
     /// removed to make room.
-    pub(super) fn keep(&self, question: Question, got: Got) -> Obtained {
+    pub(super) fn keep(&self, question: Question, mut obtained: Obtained) -> Obtained {
         let now = Instant::now();
         let mut held = self.held.lock();
-        let Got { version, packages, lock, scripts } = got;
-        let packages = packages.into_iter().map(|FetchedPackage { named, place, archive }| {
+        for CachedPackage { archive, .. } in &mut obtained.packages {
             let entry = held.archives.entry(archive.key());
-            let (used, kept) = entry.or_insert_with(|| (now, Arc::new(archive)));
+            let (used, kept) = entry.or_insert_with(|| (now, archive.clone()));
             *used = now;
-            CachedPackage { archive: kept.clone(), named, place }
-        });
-        let obtained = Obtained { version, packages: packages.collect(), lock, scripts };
+            *archive = kept.clone();
+        }
         held.make_room(self.max_bytes);
         if held.answers.len() >= MAX_ANSWERS {
             held.answers.retain(|_, (at, _)| now.duration_since(*at) <= MAX_AGE);
@@ -180,18 +158,18 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn archive(number: u8, bytes: u64) -> FetchedPackage {
+    fn archive(number: u8, bytes: u64) -> CachedPackage {
         let (name, version) = (format!("p{number}"), "1".to_owned());
         let named = Named { file: format!("{name}-1-py3-none-any.whl"), name, version };
         let file = tempfile::tempfile().expect("a file");
         let (ecosystem, installs) = (Ecosystem::PyPi, vec![]);
         let sha256 = [number; 32];
         let archive = Fetched { ecosystem, sha256, file, bytes, room: bytes, installs };
-        FetchedPackage { named, place: String::new(), archive }
+        CachedPackage { archive: Arc::new(archive), named, place: String::new() }
     }
 
-    fn got(packages: Vec<FetchedPackage>) -> Got {
-        Got { version: "1".into(), packages, lock: None, scripts: vec![] }
+    fn got(packages: Vec<CachedPackage>) -> Obtained {
+        Obtained { version: "1".into(), packages, lock: None, scripts: vec![] }
     }
 
     fn asked(question: &str) -> Question {

@@ -34,7 +34,7 @@ use tokio::{
 use self::answer::{Answered, Found, Hash, answer};
 use super::{
     archive::{Fault as ArchiveFault, Named},
-    cache::{Fetched, FetchedPackage, Got},
+    cache::{CachedPackage, Fetched, Obtained},
     index::Index,
     tarball,
     wheel::Wheel,
@@ -54,7 +54,7 @@ const NPM: (&str, &str) =
 const MAX_ANSWER: usize = 256 << 10;
 
 /// The size of a page, in bytes: a file takes whole pages of memory.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// The maximum size of npm's lock file for a session, in bytes: some six hundred packages. It is one message with the
 /// rest of a request.
@@ -64,10 +64,10 @@ const MAX_LOCK: usize = 256 << 10;
 const MAX_WRITTEN: usize = 320 << 10;
 
 /// Interval at which the progress of a fetcher is read.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time that a fetcher has to end by itself before it is removed.
-const END: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limits of one fetch.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +112,7 @@ pub(super) async fn fetch(
     (requirement, beside): (&Requirement, &Beside<'_>),
     bounds: Bounds,
     progress: &watch::Sender<Progress>,
-) -> Result<Got, Fault> {
+) -> Result<Obtained, Fault> {
     let fetching = async {
         let unavailable = |why: &dyn std::fmt::Display| {
             Fault::new(FaultKind::Index, format!("The package could not be fetched: {why}"))
@@ -128,7 +128,7 @@ pub(super) async fn fetch(
             }
             Err(error) => Err(unavailable(&error)),
         };
-        if timeout(END, sandbox.gone).await.is_err() {
+        if timeout(END_TIMEOUT, sandbox.gone).await.is_err() {
             let _ = backend.remove(sandbox.id).await;
         }
         outcome
@@ -147,7 +147,7 @@ async fn within(
     (requirement, beside): (&Requirement, &Beside<'_>),
     bounds: Bounds,
     progress: &watch::Sender<Progress>,
-) -> Result<Got, Fault> {
+) -> Result<Obtained, Fault> {
     let ecosystem = requirement.ecosystem();
     let request = Request {
         requirement: requirement.to_string(),
@@ -171,7 +171,7 @@ async fn within(
     };
     let running = link.run(run).await.map_err(|error| broken(&error))?;
     let number = running.call;
-    let mut looks = interval(LOOK);
+    let mut looks = interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut finished = std::pin::pin!(running.finish());
     let reply = loop {
@@ -198,7 +198,7 @@ async fn within(
         packages.push(check(one, ecosystem, &stdlib, &mut left, too_large).await?);
     }
     let name = requirement.plain_name();
-    let is_own = |package: &&FetchedPackage| {
+    let is_own = |package: &&CachedPackage| {
         ecosystem == Ecosystem::PyPi && PlainName::of(&package.named.name) == name
     };
     let own = packages.iter().find(is_own);
@@ -208,7 +208,7 @@ async fn within(
         None => None,
     };
     let version = version.ok_or_else(|| broken(&"it does not say which version there is"))?;
-    Ok(Got { version, packages, lock, scripts })
+    Ok(Obtained { version, packages, lock, scripts })
 }
 
 /// Reads npm's lock file, for the next request. The server does not interpret it.
@@ -301,7 +301,7 @@ async fn check(
     stdlib: &HashSet<String>,
     left: &mut u64,
     too_large: impl Fn() -> Fault,
-) -> Result<FetchedPackage, Fault> {
+) -> Result<CachedPackage, Fault> {
     let Download { named, sha256, file, bytes, place } = download;
     let read = async {
         let (mut pieces, installs) = match ecosystem {
@@ -319,7 +319,7 @@ async fn check(
             let len = piece.bytes.len() as u64;
             *left = left.checked_sub(len).ok_or(ArchiveFault::TooLarge)?;
             if piece.last && !piece.path.is_empty() {
-                room += (piece.offset + len).next_multiple_of(PAGE);
+                room += (piece.offset + len).next_multiple_of(PAGE_BYTES);
             }
         }
         Ok((room, installs))
@@ -328,7 +328,7 @@ async fn check(
     match read.await {
         Ok((room, installs)) => {
             let archive = Fetched { ecosystem, sha256, file, bytes, room, installs };
-            Ok(FetchedPackage { named, place, archive })
+            Ok(CachedPackage { archive: Arc::new(archive), named, place })
         }
         Err(ArchiveFault::TooLarge) => Err(too_large()),
         Err(fault) => {

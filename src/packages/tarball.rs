@@ -16,8 +16,8 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 use tokio::sync::mpsc;
 
 use super::archive::{
-    Fault, MAX_ENTRIES, NODE_MODULES, PIECE, Piece, are_apart, handed_over, next_piece, reopened,
-    unreadable,
+    Fault, MAX_ENTRIES, NODE_MODULES, PIECE_BYTES, Piece, are_apart, handed_over, next_piece,
+    reopened, unreadable,
 };
 
 /// The maximum size of an extended header, which describes the next file, in bytes.
@@ -48,7 +48,7 @@ fn unpack(
     mut send: impl FnMut(Piece) -> bool,
 ) -> Result<(), Fault> {
     // The unpacked contents may be endless.
-    let unpacked = GzDecoder::new(BufReader::with_capacity(PIECE, file));
+    let unpacked = GzDecoder::new(BufReader::with_capacity(PIECE_BYTES, file));
     let most_with_heads = most.saturating_add(MAX_ENTRIES as u64 * PER_ENTRY);
     let mut archive = Archive::new(unpacked.take(most_with_heads));
     let (mut left, mut files, mut number) = (most, vec![], 0_usize);
@@ -96,7 +96,7 @@ fn hand_over(
     loop {
         let bytes = next_piece(entry, left)?;
         let len = bytes.len() as u64;
-        let last = bytes.len() < PIECE;
+        let last = bytes.len() < PIECE_BYTES;
         if !send(Piece { path: path.clone(), offset, bytes, last }) {
             return Ok(false);
         }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn files_of_its_folder_go_to_the_place_of_the_package() {
         let long = format!("package/{}", "long/".repeat(30) + "x.js");
-        let content = vec![7; PIECE * 2];
+        let content = vec![7; PIECE_BYTES * 2];
         let bytes = tarball(|all| {
             add(all, EntryType::XGlobalHeader, "pax_global_header", b"16 comment=abcd\n");
             add(all, EntryType::Directory, "package/", b"");

@@ -18,8 +18,8 @@ use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, task::spawn_blocking};
 
 use super::archive::{
-    Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE, Piece, are_apart, handed_over, next_piece,
-    reopened, unreadable,
+    Fault, MAX_ENTRIES, NODE_MODULES, Named, PIECE_BYTES, Piece, are_apart, handed_over,
+    next_piece, reopened, unreadable,
 };
 
 /// The maximum size of a wheel's list of files, in bytes.
@@ -172,7 +172,7 @@ impl Wheel {
             loop {
                 let bytes = next;
                 hash.update(&bytes);
-                next = if bytes.len() < PIECE {
+                next = if bytes.len() < PIECE_BYTES {
                     Bytes::new()
                 } else {
                     next_piece(&mut reader, &mut self.left)?

@@ -65,7 +65,7 @@ const STEPS: u32 = 5;
 
 /// The limits of a picture that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
+pub(crate) struct Budget {
     /// Longest side in pixels.
     pub side: u32,
     /// Width times height, on which a model's cost depends.
@@ -102,7 +102,7 @@ fn scaled(len: u32, longest: u32, side: u32) -> u32 {
 
 /// A picture as it is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// A complete file.
     pub bytes: Bytes,
     /// The type of the bytes: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
@@ -117,7 +117,7 @@ pub struct Shown {
 
 /// Why a picture is not shown. The texts continue a sentence that begins with "the picture".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unshowable {
+pub(crate) enum Unshowable {
     /// It has none of the four formats, is incomplete, or cannot be decoded.
     #[error("is not a whole PNG, JPEG, GIF or WebP")]
     Broken,
@@ -142,7 +142,7 @@ impl From<ImageError> for Unshowable {
 ///
 /// # Errors
 /// If the file has none of the formats, is damaged, or does not fit.
-pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
+pub(crate) fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
     let header = Header::of(&file).ok_or(Unshowable::Broken)?;
     let Header { format, width, height } = header;
     let pixels = u64::from(width) * u64::from(height);
@@ -178,7 +178,7 @@ pub fn fit(file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
 
 /// Fits pictures one at a time, so that only one decoded picture is in memory. Clones share the limit.
 #[derive(Debug, Clone)]
-pub struct ImageFitter {
+pub(crate) struct ImageFitter {
     place: Arc<Semaphore>,
 }
 
@@ -193,7 +193,7 @@ impl ImageFitter {
     ///
     /// # Errors
     /// The errors of [`fit()`].
-    pub async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
+    pub(crate) async fn fit(&self, file: Bytes, budget: Budget) -> Result<Shown, Unshowable> {
         self.work(move || fit(file, budget)).await
     }
 

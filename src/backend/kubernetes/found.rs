@@ -16,10 +16,11 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{
-    Inner, Kubernetes, PAGE, Started, ask, homes, is_conflict, is_not_there,
+    Inner, Kubernetes, PODS_PER_PAGE, Started, ask, homes, is_conflict, is_not_there,
     lease::Judged,
     owner::Level,
     status::{self, Phase},
+    watch::Watcher,
 };
 use crate::backend::{
     Backend, BackendError, CallerKey, Found, FoundOwner, FoundState, Homes, Life, Resumable,
@@ -164,7 +165,7 @@ impl Inner {
     /// Lists the sandboxes that this selector matches.
     pub(super) async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
         let cluster = self.cluster().await?;
-        let mut selected = ListParams::default().labels(selector).limit(PAGE);
+        let mut selected = ListParams::default().labels(selector).limit(PODS_PER_PAGE);
         let mut found = vec![];
         loop {
             // Pods before Leases, because a server makes its Lease before its pods.

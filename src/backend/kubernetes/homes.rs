@@ -45,7 +45,7 @@ use crate::backend::{BackendError, BackendErrorKind as Kind, CallerKey, Claim, H
 const ADDRESS: &str = "llm-sandbox/address";
 
 /// How long a record must be unchanged before `tidy` releases its caller or removes it.
-const LEFT: Duration = Duration::from_secs(60);
+const UNCHANGED_TIME: Duration = Duration::from_secs(60);
 
 /// Attempts to take a caller whose Lease other servers change at the same time.
 const ATTEMPTS: usize = 5;
@@ -127,7 +127,7 @@ impl LeasedHomes {
         {
             let all = self.known.all.lock();
             // A record that has changed just now may name a server that has started after `servers` was read.
-            for (caller, it) in all.iter().filter(|(_, it)| it.since.elapsed() > LEFT) {
+            for (caller, it) in all.iter().filter(|(_, it)| it.since.elapsed() > UNCHANGED_TIME) {
                 if it.claim.server.is_empty() {
                     left.push((caller.clone(), it.claim.version.clone()));
                 } else if !lives(&it.claim.server) {
@@ -285,9 +285,7 @@ impl Known {
         }
         all.insert(caller, Record { claim, is_here, since: Instant::now() });
     }
-}
 
-impl Known {
     /// Reports a deleted record if the caller's home was this server.
     fn lost(&self, lost: Option<(CallerKey, Record)>) {
         if let Some((caller, _)) = lost.filter(|(_, it)| it.is_here) {

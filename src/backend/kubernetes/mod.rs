@@ -56,7 +56,7 @@ use self::{
     owner::{Level, OwnPod},
     patch::Patch,
     pod::Wanted,
-    watch::Watched,
+    watch::{Watched, Watcher},
 };
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
@@ -71,7 +71,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONCURRENT_STARTS: usize = 32;
 
 /// Pods in one page of a list: a thousand pods are 40 MB.
-const PAGE: u32 = 500;
+const PODS_PER_PAGE: u32 = 500;
 
 /// How long a pod may live beyond the longest time that a session may be unused. No session is in use for that long
 /// without a break, and a pooled sandbox is replaced earlier.

@@ -35,7 +35,7 @@ const CLOSE: u8 = 255;
 const BUFFER: usize = 256 << 10;
 
 /// Most bytes in a message that is sent, without the channel's number.
-const PIECE: usize = 64 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Messages of standard error that are logged. An agent prints few lines, and must not fill the log.
 const MAX_STDERR_LINES: usize = 5;
@@ -119,7 +119,7 @@ async fn send(
     mut sink: impl Sink<Message, Error = WsError> + Unpin,
     can_half_close: bool,
 ) {
-    let mut buffer = vec![0; PIECE + 1];
+    let mut buffer = vec![0; PIECE_BYTES + 1];
     buffer[0] = STDIN;
     loop {
         match input.read(&mut buffer[1..]).await {
@@ -245,7 +245,7 @@ mod tests {
             let sink = Box::pin(sender.sink_map_err(|_| WsError::AlreadyClosed));
             let (mut writer, input) = tokio::io::duplex(BUFFER);
             let sending = tokio::spawn(send(input, sink, can_half_close));
-            let big = vec![7; 3 * PIECE / 2];
+            let big = vec![7; 3 * PIECE_BYTES / 2];
             writer.write_all(&big).await.expect("taken");
             drop(writer);
             sending.await.expect("ended");

@@ -33,11 +33,11 @@ use super::{
 };
 
 /// How long a watch lasts: then the API server ends it, and it is requested again. If the connection was lost
-/// silently, this is noticed after that time and [`SLACK`].
-const WATCH: Duration = Duration::from_secs(60);
+/// silently, this is noticed after that time and [`WATCH_SLACK`].
+const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much longer than [`WATCH`] a watch may be silent.
-const SLACK: Duration = Duration::from_secs(5);
+/// How much longer than [`WATCH_TIMEOUT`] a watch may be silent.
+const WATCH_SLACK: Duration = Duration::from_secs(5);
 
 /// Pauses before another attempt: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -84,18 +84,6 @@ impl Watched {
         }
     }
 
-    /// Notes the state of a pod.
-    pub(super) fn saw(&self, pod: &Pod) {
-        if let Some(name) = &pod.metadata.name {
-            self.set(name, &seen(pod));
-        }
-    }
-
-    /// Notes that the pod no longer exists.
-    pub(super) fn gone(&self, pod: &str) {
-        self.set(pod, &Seen::gone());
-    }
-
     fn set(&self, pod: &str, new: &Seen) {
         if let Some(followed) = self.0.lock().get(pod) {
             // A pod that is over stays so, even if a late event shows an earlier state.
@@ -107,25 +95,6 @@ impl Watched {
                 changes
             };
             followed.seen.send_if_modified(changed);
-        }
-    }
-
-    /// The pods that a list must contain if it is requested now.
-    fn made(&self) -> HashSet<String> {
-        let followed = self.0.lock();
-        followed.iter().filter(|(_, it)| it.is_made).map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Notes the states of all pods in a list. Expected pods that are not in the list no longer exist.
-    fn listed(&self, pods: &[Pod], mut expected: HashSet<String>) {
-        for pod in pods {
-            self.saw(pod);
-            if let Some(name) = &pod.metadata.name {
-                expected.remove(name);
-            }
-        }
-        for gone in expected {
-            self.gone(&gone);
         }
     }
 }
@@ -209,20 +178,32 @@ pub(super) trait Watcher<K>: Send + Sync {
 impl Watcher<Pod> for Watched {
     type Expected = HashSet<String>;
 
+    /// The pods whose creation was confirmed.
     fn expected(&self) -> HashSet<String> {
-        self.made()
+        let followed = self.0.lock();
+        followed.iter().filter(|(_, it)| it.is_made).map(|(name, _)| name.clone()).collect()
     }
 
-    fn listed(&self, all: &[Pod], expected: HashSet<String>) {
-        self.listed(all, expected);
+    fn listed(&self, all: &[Pod], mut expected: HashSet<String>) {
+        for pod in all {
+            self.saw(pod);
+            if let Some(name) = &pod.metadata.name {
+                expected.remove(name);
+            }
+        }
+        for gone in expected {
+            self.gone(&gone);
+        }
     }
 
     fn saw(&self, one: &Pod) {
-        self.saw(one);
+        if let Some(name) = &one.metadata.name {
+            self.set(name, &seen(one));
+        }
     }
 
     fn gone(&self, name: &str) {
-        self.gone(name);
+        self.set(name, &Seen::gone());
     }
 }
 
@@ -272,7 +253,7 @@ async fn once<K: Watchable>(
     watcher: &impl Watcher<K>,
     pause: &mut Duration,
 ) -> End {
-    let seconds = u32::try_from(WATCH.as_secs()).unwrap_or(u32::MAX);
+    let seconds = u32::try_from(WATCH_TIMEOUT.as_secs()).unwrap_or(u32::MAX);
     let asked = WatchParams::default().labels(selector).timeout(seconds);
     let begun = timeout(ANSWER_TIMEOUT, api.watch(&asked, version)).await;
     let events = match begun {
@@ -284,7 +265,7 @@ async fn once<K: Watchable>(
     let mut events = pin!(events);
     let mut version = version.to_owned();
     loop {
-        let event = match timeout(WATCH + SLACK, events.next()).await {
+        let event = match timeout(WATCH_TIMEOUT + WATCH_SLACK, events.next()).await {
             Ok(Some(event)) => event,
             Ok(None) => return End::AtVersion(version),
             Err(_) => return End::Failed("silence".into()),
@@ -328,13 +309,13 @@ mod tests {
     async fn a_pod_is_missed_only_by_a_list_that_was_asked_for_after_it_was_made() {
         let watched = Arc::new(Watched::default());
         let mut follower = watched.follow("a");
-        let before = watched.made();
+        let before = watched.expected();
         follower.is_made();
         watched.listed(&[], before);
         assert_eq!(follower.last().phase, Phase::Starting, "it may have been made since");
-        watched.listed(&[pod("a", "Running")], watched.made());
+        watched.listed(&[pod("a", "Running")], watched.expected());
         assert_eq!(follower.started().await.phase, Phase::Running);
-        watched.listed(&[pod("b", "Running")], watched.made());
+        watched.listed(&[pod("b", "Running")], watched.expected());
         assert_eq!(follower.over().await, Seen::gone());
     }
 

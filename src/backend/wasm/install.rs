@@ -17,7 +17,7 @@ use crate::config::Config;
 
 /// An installed runtime.
 #[derive(Debug)]
-pub struct Installed {
+pub(crate) struct Installed {
     /// The folder of the runtime.
     pub folder: PathBuf,
     /// Size of its files in bytes.
@@ -32,7 +32,7 @@ pub struct Installed {
 ///
 /// # Errors
 /// One or two sentences with the problem and the fix.
-pub fn install(
+pub(crate) fn install(
     config: &Config,
     given: &[PathBuf],
     if_needed: bool,

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
-pub use self::install::{Installed, install};
+pub(crate) use self::install::{Installed, install};
 use self::kept::KeptFolder;
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
@@ -48,7 +48,7 @@ const PROBE: &str = include_str!("../../../crates/embedded/guest/probe.py");
 
 /// Starts sandboxes from the installed runtime.
 #[derive(Debug)]
-pub struct Wasm {
+pub(crate) struct Wasm {
     folder: Option<Folder>,
     fuel: Option<u64>,
     /// Bytes of packages in a sandbox, if any may be installed.
@@ -79,7 +79,7 @@ impl Wasm {
     ///
     /// # Errors
     /// If a temporary folder is needed and cannot be made.
-    pub fn new(config: &Config) -> Result<Self, BackendError> {
+    pub(crate) fn new(config: &Config) -> Result<Self, BackendError> {
         // The archive also needs saved sandboxes, but only as long as this server runs.
         let is_archived = config.archive.is_some() && config.state_dir.is_none();
         let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());

@@ -6,12 +6,9 @@ use serde_json::{Value, json};
 
 use super::{count, table};
 use crate::{
-    notes::{raised_by_node, raised_line},
+    notes::{TRACEBACK, raised_by_node, raised_line},
     session::{PastRun, RunEnd},
 };
-
-/// The first words of a traceback.
-const TRACEBACK: &str = "Traceback (most recent call last)";
 
 /// The start of a traceback if the code could not be parsed.
 const UNREADABLE: [&str; 2] = ["  File \"", "  Cell In["];

@@ -6,15 +6,11 @@
 //! does not count as activity, so that an open page keeps no session alive; and it has a separate rate limit,
 //! so that a viewer takes nothing from the model.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
@@ -25,20 +21,17 @@ use model::{
 };
 use protocol::message::{RuntimeName, Variable};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio::time::sleep;
 
-use super::waiters::Waiters;
-use crate::http::download::archived;
+use super::changes::{Tag, Update, Wanted, until_changed, update};
 use crate::http::{
     access::Asked,
     audited,
+    download::archived,
     error::{ApiError, Result, reply},
     list::with_artifacts,
     shared::Shared,
 };
 use crate::{
-    archive::Listed,
     error::Error,
     listing,
     notes::Notes,
@@ -46,9 +39,6 @@ use crate::{
     sessions::{ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper},
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
 };
-
-/// Longest wait for changes: less than the timeout of any proxy on the way.
-const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Images shown of each session.
 const MAX_IMAGES: usize = 3;
@@ -75,9 +65,9 @@ pub(in crate::http) async fn list(
     headers: HeaderMap,
 ) -> Result<Response> {
     let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
-    let (seen, tag) = match news(&headers, &shared.waiters, &sessions, Wanted::All).await {
-        News::Some(seen, tag) => (seen, tag),
-        News::None(tag) => return Ok(tag.not_modified()),
+    let (seen, tag) = match update(&headers, &shared.waiters, &sessions, Wanted::All).await {
+        Update::Some(seen, tag) => (seen, tag),
+        Update::None(tag) => return Ok(tag.not_modified()),
     };
     let urls = shared.urls.for_client(Some(&base));
     let awake = seen.looks.iter().map(|look| summary(&urls, look));
@@ -104,9 +94,9 @@ pub(in crate::http) async fn one(
         return of_archived((&shared, &base), &sessions, (id, archived), &headers).await;
     }
     sessions.awake(&id).await.map_err(ApiError::Gone)?;
-    let (seen, tag) = match news(&headers, &shared.waiters, &sessions, Wanted::One(&id)).await {
-        News::Some(seen, tag) => (seen, tag),
-        News::None(tag) => return Ok(tag.not_modified()),
+    let (seen, tag) = match update(&headers, &shared.waiters, &sessions, Wanted::One(&id)).await {
+        Update::Some(seen, tag) => (seen, tag),
+        Update::None(tag) => return Ok(tag.not_modified()),
     };
     let look = seen.looks.first().ok_or(ApiError::NoSession)?;
     let memory = shared.memory_for_listing(sessions.caller()).await?;
@@ -135,12 +125,8 @@ pub(in crate::http) async fn one(
     body["notebook_url"] = urls.record(look.session_key(), "ipynb").into();
     body["script_url"] = urls.record(look.session_key(), "py").into();
     body["download_all_url"] = urls.download_all(look.session_key()).into();
-    let Value::Object(body) = body else { unreachable!("it was made as an object") };
-    let look = look.clone();
-    let render = move |listing: &Listing, n: usize| {
-        listing::artifact_json_with_mtime(Some((&urls, look.session_key())), &listing.artifacts[n])
-    };
-    Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, render)).into_response())
+    let links = (urls, id, Some(look.number));
+    Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, links)).into_response())
 }
 
 /// The same for an archived session: its files.
@@ -152,14 +138,7 @@ async fn of_archived(
 ) -> Result<Response> {
     let tag = Tag::of_archived(&archived);
     if tag.is_known(asked) {
-        let mut changes = sessions.host().changes();
-        let place = shared.waiters.take(sessions.caller());
-        let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
-        tokio::select! {
-            () = sleep(wait) => {}
-            _ = changes.changed() => {}
-            () = sessions.host().ending() => {}
-        }
+        until_changed(asked, &shared.waiters, sessions).await;
         return Ok(tag.not_modified());
     }
     let memory = shared.memory_for_listing(sessions.caller()).await?;
@@ -180,12 +159,7 @@ async fn of_archived(
     }
     let more = archived.manifest.more_files;
     let files = Arc::new(Listing { artifacts: archived.manifest.artifacts(), more });
-    let Value::Object(body) = body else { unreachable!("it was made as an object") };
-    let render = move |listing: &Listing, n: usize| {
-        let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
-        listing::artifact_json_with_mtime(links, &listing.artifacts[n])
-    };
-    Ok((tag.headers(), with_artifacts(body, files, memory, render)).into_response())
+    Ok((tag.headers(), with_artifacts(body, files, memory, (urls, id, number))).into_response())
 }
 
 /// `DELETE /sessions/{session}`: ends a session, for callers who may view it. Its sandbox is removed when the
@@ -223,141 +197,6 @@ pub(in crate::http) fn session(
     // Unauthenticated callers get 401 before any detail.
     shared.access.principal(headers)?;
     Err(ApiError::NoSession)
-}
-
-/// The sessions that a request asks for.
-#[derive(Debug, Clone, Copy)]
-enum Wanted<'a> {
-    /// All sessions of the caller.
-    All,
-    /// The session of this name.
-    One(&'a SessionId),
-}
-
-/// The sessions that were found.
-#[derive(Debug, Default)]
-struct Seen {
-    looks: Vec<SessionInfo>,
-    archived: Vec<Listed>,
-}
-
-impl Wanted<'_> {
-    async fn seen(self, sessions: &Sessions) -> Seen {
-        match self {
-            Self::All => {
-                // A session that ends between the two is in neither list. Its end is a change, so the client
-                // learns of it.
-                let archived = match sessions.archived() {
-                    Some(archived) => archived.list().await,
-                    None => vec![],
-                };
-                let names = sessions.names();
-                let looks = names.iter().filter_map(|id| Some(sessions.get(id)?.info()));
-                Seen { looks: looks.collect(), archived }
-            }
-            Self::One(id) => {
-                let looks = sessions.get(id).map(|live| live.info()).into_iter().collect();
-                Seen { looks, archived: vec![] }
-            }
-        }
-    }
-}
-
-/// The result of waiting for changes.
-#[derive(Debug)]
-enum News {
-    Some(Seen, Tag),
-    /// The client knows the current state, which has this tag.
-    None(Tag),
-}
-
-/// Waits until there is something that the client does not know, for as long as it asked.
-async fn news(
-    asked: &HeaderMap,
-    waiters: &Waiters,
-    sessions: &Sessions,
-    wanted: Wanted<'_>,
-) -> News {
-    let mut changes = sessions.host().changes();
-    let place = waiters.take(sessions.caller());
-    let wait = if place.is_some() { wait(asked) } else { Duration::ZERO };
-    let enough = async {
-        // A server that ends does not wait.
-        tokio::select! { () = sleep(wait) => {}, () = sessions.host().ending() => {} }
-    };
-    tokio::pin!(enough);
-    loop {
-        changes.mark_unchanged();
-        let seen = wanted.seen(sessions).await;
-        let tag = Tag::of(&seen);
-        if !tag.is_known(asked) {
-            return News::Some(seen, tag);
-        }
-        tokio::select! {
-            Ok(()) = changes.changed() => {}
-            () = &mut enough => {
-                return News::None(tag);
-            }
-        }
-    }
-}
-
-/// The seconds of `Prefer: wait=<seconds>`, within bounds; 0 if it cannot be parsed.
-fn wait(headers: &HeaderMap) -> Duration {
-    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-    let mut each = preferences.flat_map(|value| value.split([',', ';']));
-    let seconds = each.find_map(|preference| {
-        let (name, value) = preference.split_once('=')?;
-        let is_wait = name.trim().eq_ignore_ascii_case("wait");
-        is_wait.then(|| value.trim().parse::<u32>().ok()).flatten()
-    });
-    Duration::from_secs(seconds.unwrap_or(0).into()).min(MAX_WAIT)
-}
-
-/// Distinguishes this server process from the previous one.
-static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
-
-/// The tag of a state of sessions. It is not a hash of the answer, because the URLs in it change with every answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Tag(String);
-
-impl Tag {
-    fn of(seen: &Seen) -> Self {
-        let mut hash = Sha256::new();
-        // Numbers and versions start again with each server.
-        hash.update(*PROCESS);
-        for look in &seen.looks {
-            hash.update(look.number.to_le_bytes());
-            hash.update(look.history.version().to_le_bytes());
-        }
-        for Listed { id, saved } in &seen.archived {
-            hash.update(id.as_str());
-            hash.update(saved.as_second().to_le_bytes());
-        }
-        Self(format!("W/\"{}\"", hex::encode(&hash.finalize()[..8])))
-    }
-
-    /// The tag of an archived session, which does not change.
-    fn of_archived(archived: &ArchivedSession) -> Self {
-        let hash = Sha256::digest(archived.manifest.generation());
-        Self(format!("W/\"{}\"", hex::encode(&hash[..8])))
-    }
-
-    fn is_known(&self, asked: &HeaderMap) -> bool {
-        let known = asked.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-        known.is_some_and(|known| known.split(',').any(|tag| tag.trim() == self.0))
-    }
-
-    fn not_modified(&self) -> Response {
-        (StatusCode::NOT_MODIFIED, self.headers()).into_response()
-    }
-
-    fn headers(&self) -> [(HeaderName, HeaderValue); 1] {
-        [(
-            header::ETAG,
-            HeaderValue::from_str(&self.0).expect("hexadecimal digits are valid in a header"),
-        )]
-    }
 }
 
 impl SessionInfo {
@@ -489,69 +328,4 @@ fn past_run(
 
 fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt;
-
-    use super::*;
-    use crate::{auth::Tokens, backend::local::Local, config::Config, sessions::Options};
-
-    /// No sessions, and a request that knows that there are none and would wait for some.
-    fn nothing_new() -> (Sessions, HeaderMap) {
-        let backend = Arc::new(Local::new().expect("a backend"));
-        let mut asked = HeaderMap::new();
-        let tag = Tag::of(&Seen::default()).headers()[0].1.clone();
-        asked.insert(header::IF_NONE_MATCH, tag);
-        asked.insert("prefer", HeaderValue::from_static("wait=30"));
-        (Sessions::new(Config::default(), backend, Options::default()), asked)
-    }
-
-    #[tokio::test]
-    async fn those_who_wait_leave_room_for_those_who_ask() {
-        let (sessions, asked) = nothing_new();
-        let waiters = Waiters::new(1);
-        let first = news(&asked, &waiters, &sessions, Wanted::All);
-        tokio::pin!(first);
-        assert!(first.as_mut().now_or_never().is_none(), "it waits");
-        let nothing = tokio::select! {
-            biased;
-            _ = &mut first => panic!("the first has waited to its end"),
-            next = news(&asked, &waiters, &sessions, Wanted::All) => next,
-        };
-        assert!(matches!(nothing, News::None(_)), "there is nothing new");
-    }
-
-    #[tokio::test]
-    async fn a_caller_who_waits_as_often_as_it_may_leaves_places_for_others_to_wait() {
-        let (sessions, asked) = nothing_new();
-        let tokens = Tokens::parse("ann:a,bob:b").expect("valid");
-        let [ann, bob] =
-            ["a", "b"].map(|token| sessions.seen_by(tokens.principal(token).expect("known")));
-        let waiters = Waiters::new(2);
-        let first = news(&asked, &waiters, &ann, Wanted::All);
-        tokio::pin!(first);
-        assert!(first.as_mut().now_or_never().is_none(), "she waits");
-        let second = news(&asked, &waiters, &ann, Wanted::All).await;
-        assert!(matches!(second, News::None(_)), "she has her half, and there is nothing new");
-        let his = news(&asked, &waiters, &bob, Wanted::All);
-        assert!(his.now_or_never().is_none(), "he waits");
-    }
-
-    #[test]
-    fn a_wait_is_what_was_asked_for_within_bounds() {
-        let wait = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("prefer", HeaderValue::from_str(value).expect("a value"));
-            wait(&headers).as_secs()
-        };
-        assert_eq!(wait("wait=20"), 20);
-        assert_eq!(wait("respond-async, Wait = 5"), 5);
-        assert_eq!(wait("wait=4000000000"), 30);
-        for unclear in ["wait", "wait=-1", "wait=soon", "", "return=minimal"] {
-            assert_eq!(wait(unclear), 0, "{unclear}");
-        }
-        assert_eq!(super::wait(&HeaderMap::new()), Duration::ZERO);
-    }
 }

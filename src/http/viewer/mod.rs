@@ -1,6 +1,8 @@
-//! The page for people ([`mod@page`]) and its data ([`api`]). [`waiters`] limits how many requests wait for changes.
+//! The page for people ([`mod@page`]) and its data ([`api`]). Requests may wait for [`changes`]; [`waiters`] limits how
+//! many do.
 
 mod api;
+mod changes;
 mod page;
 mod waiters;
 

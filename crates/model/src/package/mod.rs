@@ -1,11 +1,13 @@
 //! Packages as callers request them, and the reasons why they cannot be installed.
 
+mod allowed;
 mod requirement;
 
 use std::fmt;
 
-pub use self::requirement::{
-    Allowed, Ecosystem, NoRequirement, PlainName, Requirement, is_npm_name,
+pub use self::{
+    allowed::Allowed,
+    requirement::{Ecosystem, NoRequirement, PlainName, Requirement, is_npm_name},
 };
 
 /// Why a package cannot be installed.

@@ -1,4 +1,4 @@
-//! Requested packages and lists of allowed packages: names, extras and versions. Pure.
+//! Requested packages: names, extras and versions. Pure.
 //!
 //! The syntax is a small part of that of pip and npm: no addresses, no paths, no options, no markers, no tags.
 
@@ -14,7 +14,7 @@ const OPERATORS: [&str; 8] = ["===", "==", "!=", "<=", ">=", "~=", "<", ">"];
 const NPM_OPERATORS: [&str; 7] = ["<=", ">=", "<", ">", "=", "^", "~"];
 
 /// The prefix of a JavaScript package in a list in which other packages are for Python.
-const NPM: &str = "npm:";
+pub(super) const NPM: &str = "npm:";
 
 /// The origin of a language's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ impl Ecosystem {
     }
 
     /// A package of one file, which many others need.
-    const fn small(self) -> &'static str {
+    pub(super) const fn small(self) -> &'static str {
         match self {
             Self::PyPi => "six",
             Self::Npm => "ms",
@@ -208,7 +208,7 @@ impl Requirement {
     }
 
     /// Adds the versions that another requirement allows.
-    fn within(mut self, other: &Self) -> Self {
+    pub(super) fn within(mut self, other: &Self) -> Self {
         self.versions.extend(other.versions.iter().cloned());
         self
     }
@@ -307,112 +307,6 @@ fn npm_versions(text: &str) -> Result<Vec<String>, NoRequirement> {
         operator = "";
     }
     if operator.is_empty() { Ok(all) } else { Err(no_version) }
-}
-
-/// The packages that may be installed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Allowed {
-    /// No packages.
-    #[default]
-    Nothing,
-    /// These packages, in these versions, and the packages that they need.
-    These(Vec<Requirement>),
-    /// All packages of the index.
-    Any,
-}
-
-impl Allowed {
-    /// Narrows a requirement to the allowed versions; `None` if the package is not allowed. If a package is allowed,
-    /// its extras are, too.
-    pub fn within(&self, wanted: Requirement) -> Option<Requirement> {
-        match self {
-            Self::Nothing => None,
-            Self::Any => Some(wanted),
-            Self::These(these) => {
-                let allowed = of(these, &wanted)?;
-                Some(wanted.within(allowed))
-            }
-        }
-    }
-}
-
-/// The entry that allows a package, in some versions or in all.
-fn of<'a>(these: &'a [Requirement], wanted: &Requirement) -> Option<&'a Requirement> {
-    these
-        .iter()
-        .find(|it| it.ecosystem == wanted.ecosystem && it.plain_name() == wanted.plain_name())
-}
-
-impl Allowed {
-    /// The entry of the list that allows a package; `None` without a list.
-    pub fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
-        match self {
-            Self::These(these) => of(these, wanted),
-            Self::Nothing | Self::Any => None,
-        }
-    }
-
-    /// The list of allowed packages of an ecosystem; `None` without a list.
-    pub fn only(&self, ecosystem: Ecosystem) -> Option<String> {
-        let Self::These(these) = self else { return None };
-        let names: Vec<_> = these
-            .iter()
-            .filter(|it| it.ecosystem == ecosystem)
-            .map(Requirement::to_string)
-            .collect();
-        Some(names.join(", "))
-    }
-
-    /// An allowed package of an ecosystem; `None` if none is allowed.
-    pub fn first_of(&self, ecosystem: Ecosystem) -> Option<Requirement> {
-        match self {
-            Self::Nothing => None,
-            Self::These(these) => these.iter().find(|it| it.ecosystem == ecosystem).cloned(),
-            Self::Any => Requirement::read(ecosystem, ecosystem.small()).ok(),
-        }
-    }
-}
-
-impl fmt::Display for Allowed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => f.write_str("off"),
-            Self::Any => f.write_str("any"),
-            Self::These(these) => {
-                let written = |it: &Requirement| match it.ecosystem {
-                    Ecosystem::PyPi => it.to_string(),
-                    Ecosystem::Npm => format!("{NPM}{it}"),
-                };
-                let these: Vec<_> = these.iter().map(written).collect();
-                f.write_str(&these.join(", "))
-            }
-        }
-    }
-}
-
-impl FromStr for Allowed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.trim().to_ascii_lowercase().as_str() {
-            "" | "off" => return Ok(Self::Nothing),
-            "any" => return Ok(Self::Any),
-            _ => {}
-        }
-        // A comma may also separate two versions of one package.
-        let mut all: Vec<String> = vec![];
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            match all.last_mut() {
-                Some(last) if item.starts_with(['<', '>', '=', '!', '~', '^']) => {
-                    last.push(',');
-                    last.push_str(item);
-                }
-                _ => all.push(item.to_owned()),
-            }
-        }
-        let read = |one: &String| one.parse().map_err(|why| format!("{one:?} {why}"));
-        all.iter().map(read).collect::<Result<_, _>>().map(Self::These)
-    }
 }
 
 #[cfg(test)]
@@ -533,30 +427,5 @@ mod tests {
         for same in ["ruamel.yaml", "Ruamel-YAML", "ruamel_yaml", "ruamel-_-yaml"] {
             assert_eq!(PlainName::of(same).as_str(), "ruamel-yaml");
         }
-    }
-
-    #[test]
-    fn a_list_allows_its_packages_within_its_versions_and_no_others() {
-        let allowed = |list: &str, wanted: &str| {
-            let list: Allowed = list.parse().expect("a list");
-            list.within(wanted.parse().expect("a package")).map(|it| it.to_string())
-        };
-        let list = "rapidfuzz, Ruamel.Yaml>=0.18,<0.19, humanize==4.*";
-        assert_eq!(allowed(list, "rapidfuzz==3.1"), Some("rapidfuzz==3.1".into()));
-        assert_eq!(allowed(list, "ruamel-yaml"), Some("ruamel-yaml>=0.18,<0.19".into()));
-        assert_eq!(allowed(list, "humanize>3"), Some("humanize>3,==4.*".into()));
-        assert_eq!(allowed(list, "requests"), None);
-        let both = "lodash, npm:lodash@^4, npm:@scope/a, npm:other@>=1, <2";
-        assert_eq!(allowed(both, "npm:lodash@4.17.x"), Some("lodash@4.17.x ^4".into()));
-        assert_eq!(allowed(both, "lodash==1"), Some("lodash==1".into()), "another language's");
-        assert_eq!(allowed(both, "npm:other"), Some("other@>=1 <2".into()));
-        assert_eq!(allowed(both, "npm:humanize"), None);
-        let shown: Allowed = both.parse().expect("a list");
-        assert_eq!(shown.to_string(), "lodash, npm:lodash@^4, npm:@scope/a, npm:other@>=1 <2");
-        assert_eq!(allowed("any", "requests"), Some("requests".into()));
-        for off in ["off", "", " OFF "] {
-            assert_eq!(off.parse(), Ok(Allowed::Nothing));
-        }
-        assert!("rapidfuzz, -r x".parse::<Allowed>().is_err_and(|why| why.starts_with("\"-r x\"")));
     }
 }
