@@ -34,7 +34,7 @@ pub trait Resumable: Send + Sync {
 
     /// Lists running resumable sandboxes whose server is not known to be alive. With `own_too`, also those that this
     /// server has released.
-    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
+    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
 
     /// Makes this server the owner of a sandbox of another server, after its agent has accepted this server's stream.
     fn claim(&self, id: String) -> BoxFuture<'_, ()>;
@@ -56,7 +56,7 @@ pub trait SharesCallers: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>>;
 
     /// Marks a sandbox as this caller's. A pooled sandbox starts without a caller.
-    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()>;
+    fn assign(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()>;
 }
 
 /// A backend that saves sandboxes on disk, so that the next server can continue their sessions.
@@ -68,17 +68,17 @@ pub trait SavesSandboxes: Send + Sync {
     /// The file for the saved sandbox of this key, whether or not it exists.
     fn path(&self, key: &SessionKey) -> PathBuf;
 
-    /// Removes the saved sandbox of this key and its note. No error if there is none.
+    /// Removes the saved sandbox of this key and its record. No error if there is none.
     fn forget(&self, key: &SessionKey);
 
-    /// Saves a short text beside the sandbox of this key, until [`forget`](Self::forget) removes both.
-    fn note(&self, key: &SessionKey, text: &str);
+    /// Saves the record of a session beside the sandbox of this key, until [`forget`](Self::forget) removes both.
+    fn store_record(&self, key: &SessionKey, text: &str);
 
-    /// The text that [`note`](Self::note) saved for this key.
-    fn noted(&self, key: &SessionKey) -> Option<String>;
+    /// The record that [`store_record`](Self::store_record) saved for this key.
+    fn record(&self, key: &SessionKey) -> Option<String>;
 
-    /// All texts that [`note`](Self::note) saved.
-    fn all_noted(&self) -> Vec<String>;
+    /// All records that [`store_record`](Self::store_record) saved.
+    fn records(&self) -> Vec<String>;
 }
 
 /// A backend that says what is wrong with it.
@@ -118,8 +118,8 @@ impl Greeting {
     }
 }
 
-/// [`Resumable::left`] for a backend that cannot ask for these sandboxes alone.
-pub(super) async fn left_of_all(backend: &dyn Backend) -> Result<Vec<Found>, BackendError> {
+/// [`Resumable::orphans`] for a backend that cannot ask for these sandboxes alone.
+pub(super) async fn orphans_among_all(backend: &dyn Backend) -> Result<Vec<Found>, BackendError> {
     let all = backend.list().await?;
-    Ok(all.into_iter().filter(|found| found.holds && found.is_left()).collect())
+    Ok(all.into_iter().filter(|found| found.is_resumable && found.is_orphan()).collect())
 }

@@ -163,7 +163,7 @@ impl Resumable for Local {
         })
     }
 
-    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
         // Agents of other servers are not listed.
         Box::pin(async { Ok(vec![]) })
     }

@@ -140,7 +140,7 @@ pub struct Spec {
     /// The resources that it may use.
     pub limits: Limits,
     /// The key under which the sandbox is saved, and from which it is restored, if the backend can do that.
-    pub kept_as: Option<SessionKey>,
+    pub saved_as: Option<SessionKey>,
     /// How long the sandbox outlives its stream; `None` if it ends with the stream.
     pub hold: Option<Duration>,
     /// The caller of the session, if several servers share their callers and the session already has one.
@@ -176,7 +176,7 @@ impl Spec {
         Self {
             session: session.clone(),
             limits: config.into(),
-            kept_as: None,
+            saved_as: None,
             hold: None,
             caller: None,
             purpose: Purpose::Session,
@@ -185,8 +185,8 @@ impl Spec {
 
     /// The same, saved under this key.
     #[must_use]
-    pub fn kept_as(self, kept_as: Option<SessionKey>) -> Self {
-        Self { kept_as, ..self }
+    pub fn saved_as(self, saved_as: Option<SessionKey>) -> Self {
+        Self { saved_as, ..self }
     }
 
     /// The same, outliving its stream for this long.
@@ -261,7 +261,7 @@ pub struct Found {
     /// The server that owns it, if its mark is one that the backend understands.
     pub owner: Option<FoundOwner>,
     /// It is resumable: it outlives its stream, and ends by itself if no server reconnects.
-    pub holds: bool,
+    pub is_resumable: bool,
     /// The caller of its session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
     /// A session of this server uses it.
@@ -270,7 +270,7 @@ pub struct Found {
 
 impl Found {
     /// Whether it runs and its server is not known to be alive.
-    pub fn is_left(&self) -> bool {
+    pub fn is_orphan(&self) -> bool {
         let life = self.owner.as_ref().map(|owner| owner.life);
         self.state == FoundState::Running && life != Some(Life::Alive)
     }

@@ -21,7 +21,7 @@ use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 /// show, and if none has, it ends by itself.
 pub fn may_remove(found: &Found, now: SystemTime) -> bool {
     let owner = found.owner.as_ref().map(|owner| owner.life);
-    if found.holds && found.state == FoundState::Running {
+    if found.is_resumable && found.state == FoundState::Running {
         return false;
     }
     match (owner, found.state) {
@@ -66,7 +66,7 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
         match backend.list().await {
             Ok(all) => {
                 for found in all {
-                    let holds = found.holds && found.state == FoundState::Running;
+                    let holds = found.is_resumable && found.state == FoundState::Running;
                     if !holds && found.owner.is_some_and(|of| of.id == *owner) {
                         let _ = backend.remove(found.id).await;
                         quiet = 0;
@@ -106,7 +106,7 @@ mod tests {
             created: now - Duration::from_secs(age),
             state: if alive { FoundState::Running } else { FoundState::Stopped },
             owner: life.map(|life| FoundOwner { id: "y".to_owned().into(), life }),
-            holds: false,
+            is_resumable: false,
             caller: None,
             is_in_use: false,
         };
@@ -126,7 +126,7 @@ mod tests {
         for (alive, age, owner, removed) in cases {
             let found = found(alive, age, owner);
             assert_eq!(may_remove(&found, now), removed, "{found:?}");
-            let holds = Found { holds: true, ..found };
+            let holds = Found { is_resumable: true, ..found };
             assert_eq!(may_remove(&holds, now), removed && !alive, "{holds:?}");
         }
     }

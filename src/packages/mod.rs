@@ -311,7 +311,7 @@ fn fetcher(bytes: u64) -> Spec {
     Spec {
         session: SessionId::mint(),
         limits: fetcher_limits(bytes),
-        kept_as: None,
+        saved_as: None,
         hold: None,
         caller: None,
         purpose: Purpose::Fetcher,

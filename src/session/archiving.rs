@@ -83,16 +83,16 @@ pub(super) async fn bring_state(setup: &Setup) -> bool {
     let Some(Archiving { archive, restore: Some(manifest), .. }) = &setup.archiving else {
         return false;
     };
-    let (Some((saved, kept_as)), Some(record)) = (setup.saved(), setup.record.get()) else {
+    let (Some((saved, saved_as)), Some(record)) = (setup.saved(), setup.record.get()) else {
         return false;
     };
-    let (key, path) = (record.key(), saved.path(kept_as));
+    let (key, path) = (record.key(), saved.path(saved_as));
     let brought = archive.restore_state(&key, manifest, &path);
     let brought = setup.shutdown.run_until_cancelled(brought).await.unwrap_or_default();
-    if brought && saved.has(kept_as) {
+    if brought && saved.has(saved_as) {
         return true;
     }
-    saved.forget(kept_as);
+    saved.forget(saved_as);
     false
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
         brought.variables.as_ref().map_or(0, |it| it.variables.len() + it.imports.len());
     tracing::info!(
         session_id = %setup.id, outcome, files = brought.files, variables, bytes, took_ms,
-        "a session was brought back from the archive"
+        "session restored from the archive"
     );
     let has_variables = variables > 0 || brought.is_exact && manifest.variables.is_some();
     let remembering = if has_variables { vec![RuntimeName::PYTHON] } else { vec![] };
@@ -243,7 +243,7 @@ impl Ending {
                 && archiving.archive.may_have(record).await
             {
                 // The archived version must not be replaced because a store was unreachable for a while.
-                tracing::warn!(session_id = %setup.id, "not archived: what is archived of it could not be brought back");
+                tracing::warn!(session_id = %setup.id, "session not archived, because its archived version could not be restored");
                 save.give_up().await;
                 return Ok(None);
             }
@@ -263,7 +263,7 @@ impl Ending {
         match done {
             Ok(Some(bytes)) => {
                 notify("ok", bytes);
-                tracing::info!(session_id = %id, bytes, took_ms, "the session was archived");
+                tracing::info!(session_id = %id, bytes, took_ms, "session archived");
             }
             Ok(None) => {
                 // The session is empty now, so its archived version is outdated.
@@ -277,7 +277,7 @@ impl Ending {
                     archiving.archive.mark_failed(record).await;
                 }
                 notify("failed", 0);
-                tracing::error!(session_id = %id, %error, took_ms, "the session could not be archived");
+                tracing::error!(session_id = %id, %error, took_ms, "failed to archive the session");
             }
         }
         saving

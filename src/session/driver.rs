@@ -255,7 +255,7 @@ impl Driver {
 
     async fn next_event(&mut self) -> Event {
         let expired = reached(self.state.expires_at());
-        let can_hibernate = self.preloads() || self.setup.spec.kept_as.is_some();
+        let can_hibernate = self.preloads() || self.setup.spec.saved_as.is_some();
         let unused = reached(self.state.hibernates_at().filter(|_| can_hibernate));
         tokio::select! {
             // Results first: finished work gets its own result, even if the sandbox died right after it.

@@ -21,7 +21,7 @@ use super::{
     Phase, RunReport,
     command::Program,
     pictures::Picture,
-    shelf::{Shelf, Shelved},
+    spill::{SpillFile, Spilled},
 };
 use crate::notes::Notes;
 
@@ -51,7 +51,7 @@ pub struct History {
     runs: VecDeque<Arc<PastRun>>,
     max_bytes: usize,
     /// The file for texts that do not fit into memory.
-    shelf: Option<Arc<Shelf>>,
+    spill_file: Option<Arc<SpillFile>>,
     forgotten: usize,
     version: u64,
     phase: Phase,
@@ -76,7 +76,7 @@ pub struct PastRun {
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
     /// The position of its texts on disk, if they are not in memory.
-    shelved: Option<Shelved>,
+    spilled: Option<Spilled>,
 }
 
 /// The texts of a run that may be on disk.
@@ -117,7 +117,7 @@ pub struct RunEnd {
 #[derive(Debug, Clone)]
 enum Kept {
     InMemory(Bytes),
-    OnDisk(Shelved),
+    OnDisk(Spilled),
 }
 
 /// A cell that has ended.
@@ -137,10 +137,10 @@ pub struct PastCell {
 
 impl History {
     /// The empty history of one of so many sessions.
-    fn of(sessions: usize, shelf: Option<Arc<Shelf>>) -> Self {
+    fn of(sessions: usize, spill_file: Option<Arc<SpillFile>>) -> Self {
         let max_bytes = MAX_BYTES_OF_ALL / sessions.max(1);
         let max_bytes = max_bytes.clamp(*MAX_BYTES.start(), *MAX_BYTES.end());
-        Self { max_bytes, shelf, ..Self::default() }
+        Self { max_bytes, spill_file, ..Self::default() }
     }
 
     /// The last runs, oldest first.
@@ -191,7 +191,7 @@ impl History {
             code,
             first_line,
             end: None,
-            shelved: None,
+            spilled: None,
         };
         self.runs.push_back(Arc::new(run));
         (self.phase, self.changed) = (Phase::Running, Some(begun));
@@ -248,7 +248,8 @@ impl History {
 
     /// Stores a picture on disk if possible, otherwise in memory.
     fn kept(&self, picture: &Bytes) -> Kept {
-        let on_disk = self.shelf.as_ref().and_then(|shelf| shelf.add_bytes(picture).ok());
+        let on_disk =
+            self.spill_file.as_ref().and_then(|spill_file| spill_file.add_bytes(picture).ok());
         on_disk.map_or_else(|| Kept::InMemory(picture.clone()), Kept::OnDisk)
     }
 
@@ -285,17 +286,17 @@ impl History {
     fn forget(&mut self) {
         let mut bytes: usize = self.runs().map(PastRun::size).sum();
         let (mut max_runs, mut max_bytes) = (MAX_RUNS, self.max_bytes);
-        if let Some(shelf) = &self.shelf {
+        if let Some(spill_file) = &self.spill_file {
             let before_last = self.runs.len().saturating_sub(1);
             let in_memory = self.runs.iter_mut().take(before_last);
-            for run in in_memory.filter(|run| run.shelved.is_none()) {
+            for run in in_memory.filter(|run| run.spilled.is_none()) {
                 if bytes <= self.max_bytes {
                     break;
                 }
                 let size = run.size();
-                if let Err(error) = Arc::make_mut(run).move_to(shelf) {
-                    tracing::warn!(%error, "old runs are forgotten, as they cannot be kept on disk");
-                    self.shelf = None;
+                if let Err(error) = Arc::make_mut(run).move_to(spill_file) {
+                    tracing::warn!(%error, "old runs are discarded, because they cannot be written to disk");
+                    self.spill_file = None;
                     break;
                 }
                 bytes -= size - run.size();
@@ -325,7 +326,7 @@ impl RunEnd {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {
             Kept::InMemory(bytes) => Some(bytes.clone()),
-            Kept::OnDisk(shelved) => shelved.read_bytes().ok().map(Bytes::from),
+            Kept::OnDisk(spilled) => spilled.read_bytes().ok().map(Bytes::from),
         }
     }
 
@@ -361,18 +362,18 @@ impl PastRun {
     /// # Errors
     /// If they are on disk and cannot be read.
     pub fn whole(&self) -> io::Result<Cow<'_, Self>> {
-        let Some(shelved) = &self.shelved else { return Ok(Cow::Borrowed(self)) };
-        let mut run = Self { shelved: None, ..self.clone() };
-        run.exchange(&mut shelved.read()?);
+        let Some(spilled) = &self.spilled else { return Ok(Cow::Borrowed(self)) };
+        let mut run = Self { spilled: None, ..self.clone() };
+        run.exchange(&mut spilled.read()?);
         Ok(Cow::Owned(run))
     }
 
     /// Moves its texts to disk.
-    fn move_to(&mut self, folder: &Arc<Shelf>) -> io::Result<()> {
+    fn move_to(&mut self, folder: &Arc<SpillFile>) -> io::Result<()> {
         let mut texts = Texts::default();
         self.exchange(&mut texts);
         match folder.add(&texts) {
-            Ok(shelved) => self.shelved = Some(shelved),
+            Ok(spilled) => self.spilled = Some(spilled),
             Err(error) => {
                 self.exchange(&mut texts);
                 return Err(error);
@@ -569,7 +570,8 @@ mod tests {
     #[test]
     fn with_a_folder_everything_is_remembered_whole_and_little_of_it_in_memory() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut history = History::of(1000, Some(Shelf::new(folder.path(), 0).expect("a file")));
+        let mut history =
+            History::of(1000, Some(SpillFile::new(folder.path(), 0).expect("a file")));
         let code = |n: usize| format!("print({n}) #{}", "x".repeat(3000));
         for n in 0..700 {
             let id = RunId::mint();

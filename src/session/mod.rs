@@ -31,7 +31,7 @@ pub(crate) mod reply;
 pub(crate) mod report;
 mod sandbox;
 pub(crate) mod setup;
-mod shelf;
+mod spill;
 pub(crate) mod state;
 mod traceback;
 mod truncated;

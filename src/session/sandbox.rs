@@ -68,7 +68,7 @@ async fn start(setup: &Setup, how: SandboxStart) -> Result<(Sandbox, Link, LinkO
     };
     match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {
-            if setup.spec.kept_as.is_some()
+            if setup.spec.saved_as.is_some()
                 && let Err(error) = go_on(setup, &link, how == SandboxStart::Woken).await
             {
                 drop((link, owner));
@@ -120,11 +120,11 @@ async fn go_on(setup: &Setup, link: &Link, again: bool) -> Result<()> {
         Some(WentOn::Older) => {
             tracing::warn!(
                 session_id = %id,
-                "this session goes on from an older state: how it was last could not be written"
+                "the session resumed from an older state, because its last state could not be written"
             );
         }
         Some(WentOn::Unusable | WentOn::Nothing) | None => {
-            tracing::warn!(session_id = %id, "what was kept of this session is damaged or was never written, and was not used");
+            tracing::warn!(session_id = %id, "the saved state of the session is damaged or was never written, and was not used");
         }
     }
     let is_lost = matches!(warm.went_on, Some(WentOn::Unusable | WentOn::Nothing) | None);

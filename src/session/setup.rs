@@ -68,6 +68,6 @@ pub(crate) struct Setup {
 impl Setup {
     /// The backend's saved sandboxes, and the key of this one among them; `None` if it is not saved.
     pub(crate) fn saved(&self) -> Option<(&dyn SavesSandboxes, &SessionKey)> {
-        self.backend.abilities().saved.zip(self.spec.kept_as.as_ref())
+        self.backend.abilities().saved.zip(self.spec.saved_as.as_ref())
     }
 }

@@ -1,5 +1,5 @@
-//! Adoption: takes over the sessions of servers that have ended. Their sandboxes hold (they wait for a new stream), and
-//! each has a note that says whose session it is.
+//! Adoption: takes over the sessions of servers that have ended. Their sandboxes are resumable (they wait for another
+//! stream), and each keeps the record of its session.
 
 use std::{
     collections::HashMap,
@@ -110,7 +110,7 @@ pub(super) async fn regularly(sessions: &Sessions) {
 
 /// Waits for sandboxes that are about to be taken over, while the session of a call is missing and may be in one of
 /// them. Otherwise the call would start a new session, and the old one would be lost.
-pub(super) async fn wait_for_left(host: &Host, is_missing: impl Fn() -> bool) {
+pub(super) async fn wait_for_orphans(host: &Host, is_missing: impl Fn() -> bool) {
     while host.not_yet.is_any_new() && is_missing() {
         sleep(GLANCE).await;
     }
@@ -125,11 +125,11 @@ pub(super) async fn once(sessions: &Sessions) {
     }
     let Some(resumable) = host.backend.abilities().resumable else { return };
     let own_too = host.callers.as_ref().is_some_and(|it| it.has_let_go_within(host.config.hold));
-    let left = match resumable.left(own_too).await {
-        Ok(left) => left,
-        Err(error) => return tracing::debug!(%error, "cannot list the resumable sandboxes"),
+    let orphans = match resumable.orphans(own_too).await {
+        Ok(orphans) => orphans,
+        Err(error) => return tracing::debug!(%error, "failed to list the resumable sandboxes"),
     };
-    host.not_yet.found(&left);
+    host.not_yet.found(&orphans);
     let (reached, shared) = (Reached::default(), sessions.shared_callers());
     let adopt = async |found: Found| {
         let is_ours = match &shared {
@@ -141,7 +141,7 @@ pub(super) async fn once(sessions: &Sessions) {
             host.not_yet.note(found.id, adopted);
         }
     };
-    stream::iter(left).for_each_concurrent(AT_ONCE, adopt).await;
+    stream::iter(orphans).for_each_concurrent(AT_ONCE, adopt).await;
 }
 
 /// Takes over the session in this sandbox, within [`ANSWER_TIMEOUT`].
@@ -150,11 +150,11 @@ pub(super) async fn in_time(sessions: &Sessions, id: &str) -> Result<(), NotAdop
     match timeout(ANSWER_TIMEOUT, adopt(sessions, hold, id)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err((when, why))) => {
-            tracing::info!(sandbox = id, why, "held sandbox not taken over");
+            tracing::info!(sandbox = id, why, "resumable sandbox not taken over");
             Err(when)
         }
         Err(_) => {
-            tracing::info!(sandbox = id, "held sandbox does not answer");
+            tracing::info!(sandbox = id, "resumable sandbox does not answer");
             Err(NotAdopted::Yet)
         }
     }
@@ -205,14 +205,14 @@ async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdo
         && !callers.has(&caller).await
     {
         // Returning closes the link; the sandbox then waits for the caller's server.
-        shared.give(sandbox.id, caller).await;
+        shared.assign(sandbox.id, caller).await;
         return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
     }
     resumable.claim(sandbox.id.clone()).await;
     let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
     let Some(record) = record else {
         let _ = backend.remove(resumed.sandbox.id).await;
-        return Err((NotAdopted::Ever, "it is nobody's".into()));
+        return Err((NotAdopted::Ever, "no caller is recorded for it".into()));
     };
     enter(&sessions.seen_by(record.caller.clone()), record, resumed)
         .await
@@ -250,7 +250,7 @@ async fn enter(
         permit,
         caller: host.caller_key(&sessions.caller),
         record: Some(record),
-        kept_as: None,
+        saved_as: None,
         restore: None,
     };
     let (handle, setup) = new.prepare(host);

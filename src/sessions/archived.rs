@@ -157,7 +157,7 @@ impl<'a> ArchivedSessions<'a> {
             return Ok(false);
         }
         archive.forget(&sessions.caller, id).await.map_err(|error| {
-            tracing::warn!(session_id = %id, %error, "cannot delete a session from the archive");
+            tracing::warn!(session_id = %id, %error, "failed to delete a session from the archive");
             let why = "The session has ended, but the archive could not be reached to delete what it has of \
                        it. Try again later.";
             Error::SandboxUnavailable(why.into())

@@ -219,7 +219,7 @@ impl<'a> SharedCallers<'a> {
         };
         // Boxed, as this is part of it.
         if let Err(error) = Box::pin(self.home_of(caller, gone.as_ref())).await {
-            tracing::debug!(%error, "a caller's sessions are not taken over");
+            tracing::debug!(%error, "failed to take over a caller's sessions");
         }
         false
     }
@@ -241,20 +241,20 @@ impl<'a> SharedCallers<'a> {
         let until = Instant::now() + ADOPTION;
         let mut pause = PAUSES.0;
         loop {
-            let is_left = |found: &Found| {
-                found.holds && found.state == FoundState::Running && !found.is_in_use
+            let is_orphan = |found: &Found| {
+                found.is_resumable && found.state == FoundState::Running && !found.is_in_use
             };
             match self.shared.list_of(caller).await {
                 Ok(all) => {
-                    let left = all.into_iter().filter(is_left);
-                    let asked = stream::iter(left)
+                    let orphans = all.into_iter().filter(is_orphan);
+                    let asked = stream::iter(orphans)
                         .map(|found| async move { adopt::in_time(self.sessions, &found.id).await });
                     let asked: Vec<_> = asked.buffer_unordered(adopt::AT_ONCE).collect().await;
                     if !asked.contains(&Err(NotAdopted::Yet)) {
                         return true;
                     }
                 }
-                Err(error) => tracing::debug!(%error, "a caller's sandboxes cannot be listed"),
+                Err(error) => tracing::debug!(%error, "failed to list a caller's sandboxes"),
             }
             if Instant::now() + pause > until {
                 return false;

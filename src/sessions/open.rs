@@ -145,7 +145,7 @@ impl<'a> Opening<'a> {
         };
         self.check_home()?;
         if !matches!(self.which, Which::New | Which::Stateless(_)) {
-            adopt::wait_for_left(host, || self.is_missing()).await;
+            adopt::wait_for_orphans(host, || self.is_missing()).await;
         }
         if let Some(archived) = self.sessions.archived() {
             // Boxed: rare, and much larger than what every other call waits for.
@@ -336,7 +336,7 @@ impl<'a> Opening<'a> {
             permit: None,
             caller: host.caller_key(&sessions.caller),
             record: self.record(id.clone(), number, own.clone(), workspace),
-            kept_as: saved.map(|saved| saved.key(&id)),
+            saved_as: saved.map(|saved| saved.key(&id)),
             restore,
             own,
             id,

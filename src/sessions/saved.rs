@@ -45,7 +45,7 @@ impl SavedBefore {
     /// Reads the records that the backend has stored.
     pub(super) fn read(folder: &dyn SavesSandboxes) -> Self {
         let mut known = Self::default();
-        for text in folder.all_noted() {
+        for text in folder.records() {
             let (id, workspace) = match serde_json::from_str::<SessionRecord>(&text) {
                 Ok(record) => (record.session.clone(), record.workspace_key()),
                 Err(_) => match serde_json::from_str::<Nameless>(&text) {
@@ -93,7 +93,7 @@ impl<'a> SavedSessions<'a> {
 
     /// The record of the caller's session of this name.
     pub(super) fn record(&self, id: &SessionId) -> Option<SessionRecord> {
-        let text = self.folder.noted(&self.key(id))?;
+        let text = self.folder.record(&self.key(id))?;
         if let Ok(record) = serde_json::from_str(&text) {
             return Some(record);
         }
@@ -112,7 +112,7 @@ impl<'a> SavedSessions<'a> {
     /// Stores the record of a session that has begun.
     pub(super) fn store(&self, record: &SessionRecord) {
         let text = serde_json::to_string(record).expect("a record is a map of texts and numbers");
-        self.folder.note(&record.key(), &text);
+        self.folder.store_record(&record.key(), &text);
     }
 
     /// Removes the saved sandbox of the caller's session of this name.

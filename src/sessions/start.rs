@@ -37,7 +37,7 @@ pub(super) struct NewSession {
     /// Its record; `None` if it has no caller yet, or ends with its call.
     pub(super) record: Option<SessionRecord>,
     /// The key under which its sandbox is saved when the server ends; `None` if it is not saved.
-    pub(super) kept_as: Option<SessionKey>,
+    pub(super) saved_as: Option<SessionKey>,
     /// What the archive has of it.
     pub(super) restore: Option<Restore>,
 }
@@ -54,7 +54,7 @@ impl NewSession {
             permit: Some(permit),
             caller: None,
             record: None,
-            kept_as: None,
+            saved_as: None,
             restore: None,
         })
     }
@@ -72,7 +72,7 @@ impl NewSession {
 
     /// The setup of its task, and its handle.
     pub(super) fn prepare(self, host: &Arc<Host>) -> (Handle, Setup) {
-        let Self { id, number, origin, own, permit, caller, record, kept_as, restore } = self;
+        let Self { id, number, origin, own, permit, caller, record, saved_as, restore } = self;
         let (manifest, failed) = match restore {
             Some(Restore::From(_, manifest)) => (Some(manifest), None),
             Some(Restore::Nothing(failed)) => (None, Some(failed)),
@@ -107,7 +107,7 @@ impl NewSession {
         let hold = host.hold.clone();
         let spec = Spec::new(config, &id)
             .with_memory(own.memory)
-            .kept_as(kept_as)
+            .saved_as(saved_as)
             .holding(hold.as_ref().map(|hold| hold.limit))
             .of_caller(caller);
         let preload = config.preload_within(&spec.limits);

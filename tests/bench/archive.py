@@ -48,7 +48,7 @@ def main(binary, rounds):
             one.call("execute_code", session_id="files", code="import os; open('x', 'wb').write(os.urandom(50_000_000)); None")
             one.process.send_signal(signal.SIGTERM)
             one.end()
-            saves += [line["took_ms"] for line in lines(one.log, "the session was archived")]
+            saves += [line["took_ms"] for line in lines(one.log, "session archived")]
             two = Server(binary, folder, "two", settings)
             two.call("execute_code", session_id="variables", code=VARIABLES)
             two.process.send_signal(signal.SIGTERM)
@@ -59,7 +59,7 @@ def main(binary, rounds):
             calls.append(seconds * 1000)
             restores += [
                 line["took_ms"]
-                for line in lines(three.log, "a session was brought back from the archive")
+                for line in lines(three.log, "session restored from the archive")
             ]
             three.call("close_session", session_id="variables")
             three.end()

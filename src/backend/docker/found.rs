@@ -24,7 +24,7 @@ pub(super) fn found(container: ContainerSummary) -> Option<Found> {
         },
         owner: owner
             .map(|owner| FoundOwner { life: owner::life(&owner), id: owner.to_string().into() }),
-        holds: labels.contains_key(LABEL_HOLD),
+        is_resumable: labels.contains_key(LABEL_HOLD),
         caller: None,
         is_in_use: false,
     })

@@ -31,7 +31,7 @@ use self::engine::{Facts, ImageFacts};
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
     Greeting, Limits, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec, Template,
-    abilities::left_of_all, image,
+    abilities::orphans_among_all, image,
 };
 
 /// The Docker backend. Connects at its first use, so that a server starts without an engine and can report what is
@@ -382,8 +382,8 @@ impl Resumable for Docker {
         self.connect(id).boxed()
     }
 
-    fn left(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        left_of_all(self).boxed()
+    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        orphans_among_all(self).boxed()
     }
 
     fn claim(&self, _id: String) -> BoxFuture<'_, ()> {

@@ -184,7 +184,7 @@ fn canary_spec(limits: &Limits) -> Spec {
     Spec {
         session,
         limits: *limits,
-        kept_as: None,
+        saved_as: None,
         hold: None,
         caller: None,
         purpose: Purpose::Session,

@@ -80,7 +80,7 @@ impl Inner {
     }
 
     /// Labels a pod with its caller.
-    pub(super) async fn give(&self, name: &str, caller: &CallerKey) {
+    pub(super) async fn assign(&self, name: &str, caller: &CallerKey) {
         let Ok(cluster) = self.cluster().await else { return };
         let label = json!({ "metadata": { "labels": { LABEL_CALLER: caller.as_str() } } });
         let (patch, plain) = (ApiPatch::Merge(label), PatchParams::default());
@@ -144,7 +144,10 @@ impl Inner {
     /// Lists resumable sandboxes whose server is not known to be alive. The selector excludes those of servers that
     /// were seen to renew their Lease: with many servers they are the majority, and the API server need not send
     /// them.
-    pub(super) async fn left(self: &Arc<Self>, own_too: bool) -> Result<Vec<Found>, BackendError> {
+    pub(super) async fn orphans(
+        self: &Arc<Self>,
+        own_too: bool,
+    ) -> Result<Vec<Found>, BackendError> {
         if self.homes.is_some() {
             // Begins watching the homes of callers.
             self.run().await?;
@@ -159,7 +162,7 @@ impl Inner {
         let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()];
         let terms = terms.into_iter().chain(of_key).chain(others);
         let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
-        Ok(found.into_iter().filter(Found::is_left).collect())
+        Ok(found.into_iter().filter(Found::is_orphan).collect())
     }
 
     /// Lists the sandboxes that this selector matches.
@@ -214,7 +217,7 @@ impl Inner {
             created: created.map_or_else(SystemTime::now, |at| at.0.into()),
             state: if is_over { FoundState::Stopped } else { FoundState::Running },
             owner,
-            holds,
+            is_resumable: holds,
             caller,
             is_in_use,
         })
@@ -226,8 +229,8 @@ impl Resumable for Kubernetes {
         async move { self.0.reattach(id).await }.boxed()
     }
 
-    fn left(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
-        async move { self.0.left(own_too).await }.boxed()
+    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        async move { self.0.orphans(own_too).await }.boxed()
     }
 
     fn claim(&self, id: String) -> BoxFuture<'_, ()> {
@@ -260,7 +263,7 @@ impl SharesCallers for Kubernetes {
         async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
     }
 
-    fn give(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
-        async move { self.0.give(&id, &caller).await }.boxed()
+    fn assign(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()> {
+        async move { self.0.assign(&id, &caller).await }.boxed()
     }
 }

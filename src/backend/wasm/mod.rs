@@ -7,8 +7,8 @@
 mod fetch;
 mod folder;
 mod install;
-mod kept;
 mod packages;
+mod saved;
 
 use std::{
     fmt,
@@ -32,7 +32,7 @@ use tokio::process::Command;
 
 pub(crate) use self::folder::Folder;
 pub(crate) use self::install::{Installed, install};
-use self::kept::KeptFolder;
+use self::saved::StateFolder;
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
     Greeting, Library, Limits, PackageKind, Probe, Purpose, Runtime, Sandbox, SavesSandboxes, Spec,
@@ -56,11 +56,11 @@ pub(crate) struct Wasm {
     /// Fetchers of packages: plain processes on this machine, as with `runtime install`. Made at the first use.
     fetchers: tokio::sync::OnceCell<Local>,
     /// The folder of saved sandboxes, if any.
-    kept: Option<KeptFolder>,
-    /// A temporary folder for `kept` without `SANDBOX_STATE_DIR`; dropping it removes the folder.
+    state: Option<StateFolder>,
+    /// A temporary folder for `state` without `SANDBOX_STATE_DIR`; dropping it removes the folder.
     _own: Option<TempDir>,
-    /// The lock on the `kept` folder, once this server has it.
-    held: OnceLock<File>,
+    /// The lock on the `state` folder, once this server has it.
+    lock: OnceLock<File>,
     next: AtomicU32,
     /// The properties of the runtime, once it has been inspected.
     known: OnceLock<Known>,
@@ -87,14 +87,14 @@ impl Wasm {
             let text = format!("A temporary folder for sandboxes cannot be made: {error}.");
             BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
         })?;
-        let kept = config.state_dir.as_deref().or(own.as_ref().map(TempDir::path));
+        let state = config.state_dir.as_deref().or(own.as_ref().map(TempDir::path));
         Ok(Self {
             folder: Folder::of(config.runtime_dir.as_deref()),
             fuel: config.fuel,
             packages: config.packages_within(),
             fetchers: tokio::sync::OnceCell::new(),
-            kept: kept.map(KeptFolder::named),
-            held: OnceLock::new(),
+            state: state.map(StateFolder::named),
+            lock: OnceLock::new(),
             _own: own,
             next: AtomicU32::new(0),
             known: OnceLock::new(),
@@ -102,8 +102,8 @@ impl Wasm {
     }
 
     /// The folder of saved sandboxes, if there is one and this server has locked it.
-    fn kept(&self) -> Option<&KeptFolder> {
-        self.kept.as_ref().filter(|_| self.held.get().is_some())
+    fn saved(&self) -> Option<&StateFolder> {
+        self.state.as_ref().filter(|_| self.lock.get().is_some())
     }
 
     /// The folder of the runtime, if it exists, can be used, and no other user can write to it.
@@ -142,7 +142,7 @@ impl Wasm {
 
     fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let runtime = self.runtime()?;
-        self.make_kept()?;
+        self.make_state_folder()?;
         let started = self.spawn(&runtime, spec);
         started.map_err(|error| {
             let text = format!("A process for the sandbox could not be started: {error}.");
@@ -151,8 +151,8 @@ impl Wasm {
     }
 
     /// Makes the folder of saved sandboxes again if it was removed.
-    fn make_kept(&self) -> Result<(), BackendError> {
-        self.kept().map_or(Ok(()), KeptFolder::make)
+    fn make_state_folder(&self) -> Result<(), BackendError> {
+        self.saved().map_or(Ok(()), StateFolder::make)
     }
 
     fn spawn(&self, runtime: &Path, spec: &Spec) -> io::Result<Sandbox> {
@@ -170,10 +170,10 @@ impl Wasm {
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
         }
-        let kept = self.kept().zip(spec.kept_as.as_ref());
-        let is_kept = kept.is_some();
-        if let Some((kept, key)) = kept {
-            command.arg("--state").arg(kept.state(key));
+        let saved = self.saved().zip(spec.saved_as.as_ref());
+        let is_saved = saved.is_some();
+        if let Some((folder, key)) = saved {
+            command.arg("--state").arg(folder.state(key));
         }
         let mut child = command
             .env_clear()
@@ -182,7 +182,7 @@ impl Wasm {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             // A sandbox that is saved ends by itself, after it has written its state.
-            .kill_on_drop(!is_kept)
+            .kill_on_drop(!is_saved)
             .spawn()?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let reader = Box::new(child.stdout.take().expect("piped above"));
@@ -247,7 +247,7 @@ impl Backend for Wasm {
 
     fn abilities(&self) -> Abilities<'_> {
         Abilities {
-            saved: self.kept().map(|kept| kept as &dyn SavesSandboxes),
+            saved: self.saved().map(|folder| folder as &dyn SavesSandboxes),
             diagnosable: Some(self),
             ..Abilities::default()
         }
@@ -275,14 +275,14 @@ impl Backend for Wasm {
     }
 
     fn acquire(&self) -> Result<(), BackendError> {
-        if let Some(kept) = &self.kept {
-            let _ = self.held.set(kept.hold()?);
+        if let Some(folder) = &self.state {
+            let _ = self.lock.set(folder.lock()?);
         }
         Ok(())
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
-        Box::pin(async { self.make_kept().and_then(|()| self.runtime()).map(drop) })
+        Box::pin(async { self.make_state_folder().and_then(|()| self.runtime()).map(drop) })
     }
 }
 
@@ -300,7 +300,7 @@ impl Diagnosable for Wasm {
                 Err(error) => error.into(),
             };
             let mut checks = vec![Check::new("engine", engine), Check::new("runtime", runtime)];
-            checks.extend(self.kept.as_ref().map(|kept| Check::new("states", kept.look())));
+            checks.extend(self.state.as_ref().map(|folder| Check::new("states", folder.look())));
             checks
         })
     }

@@ -129,7 +129,7 @@ impl Driver {
             let (backend, id) = (self.setup.backend.clone(), self.sandbox.id.clone());
             tokio::spawn(async move {
                 if let Some(shared) = backend.abilities().shared {
-                    shared.give(id, caller).await;
+                    shared.assign(id, caller).await;
                 }
             });
         }

@@ -41,7 +41,7 @@ impl Driver {
             return None;
         }
         self.state.hibernation_began();
-        if self.setup.spec.kept_as.is_none() {
+        if self.setup.spec.saved_as.is_none() {
             self.work.push(hibernated(self.link.clone()).boxed());
             return None;
         }

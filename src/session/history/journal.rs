@@ -9,7 +9,7 @@ use super::History;
 use crate::session::{
     Phase,
     events::{Observer, SandboxStart, SessionEvent},
-    shelf::Shelf,
+    spill::SpillFile,
 };
 
 /// The observer that writes a session's history.
@@ -33,15 +33,15 @@ impl Journal {
         folder: Option<&Path>,
         min_free: u64,
     ) -> (Self, watch::Receiver<History>) {
-        let shelf = folder.and_then(|folder| match Shelf::new(folder, min_free) {
-            Ok(shelf) => Some(shelf),
+        let spill_file = folder.and_then(|folder| match SpillFile::new(folder, min_free) {
+            Ok(spill_file) => Some(spill_file),
             Err(error) => {
                 let folder = folder.display();
-                tracing::warn!(%error, %folder, "a session's runs are kept in memory alone");
+                tracing::warn!(%error, %folder, "runs are stored in memory only, because the folder cannot be used");
                 None
             }
         });
-        let (history, reader) = watch::channel(History::of(sessions, shelf));
+        let (history, reader) = watch::channel(History::of(sessions, spill_file));
         (Self { history, changes }, reader)
     }
 

@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// An append-only file of texts.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct SpillFile {
     file: File,
     end: AtomicU64,
     /// Bytes that must stay free on its disk.
@@ -28,13 +28,13 @@ pub(super) struct Shelf {
 
 /// The position of an entry.
 #[derive(Debug, Clone)]
-pub(super) struct Shelved {
-    shelf: Arc<Shelf>,
+pub(super) struct Spilled {
+    spill_file: Arc<SpillFile>,
     at: u64,
     len: usize,
 }
 
-impl Shelf {
+impl SpillFile {
     /// A new file on the file system of this folder, which is created if it does not exist.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Shelf {
     ///
     /// # Errors
     /// If the disk is full, or the session's share of it is used up.
-    pub(super) fn add(self: &Arc<Self>, texts: &impl Serialize) -> io::Result<Shelved> {
+    pub(super) fn add(self: &Arc<Self>, texts: &impl Serialize) -> io::Result<Spilled> {
         self.add_bytes(&serde_json::to_vec(texts)?)
     }
 
@@ -57,7 +57,7 @@ impl Shelf {
     ///
     /// # Errors
     /// The errors of [`add`](Self::add).
-    pub(super) fn add_bytes(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Shelved> {
+    pub(super) fn add_bytes(self: &Arc<Self>, bytes: &[u8]) -> io::Result<Spilled> {
         let at = self.end.load(Ordering::Relaxed);
         let end = at + bytes.len() as u64;
         if end > MAX_BYTES {
@@ -69,11 +69,11 @@ impl Shelf {
         }
         self.file.write_all_at(bytes, at)?;
         self.end.store(end, Ordering::Relaxed);
-        Ok(Shelved { shelf: self.clone(), at, len: bytes.len() })
+        Ok(Spilled { spill_file: self.clone(), at, len: bytes.len() })
     }
 }
 
-impl Shelved {
+impl Spilled {
     /// Reads the entry.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Shelved {
     /// If the disk cannot be read.
     pub(super) fn read_bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.len];
-        self.shelf.file.read_exact_at(&mut bytes, self.at)?;
+        self.spill_file.file.read_exact_at(&mut bytes, self.at)?;
         Ok(bytes)
     }
 }
@@ -100,13 +100,13 @@ mod tests {
     #[test]
     fn what_was_put_there_is_read_again_and_the_folder_stays_empty() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::new(folder.path(), 0).expect("a file");
+        let spill_file = SpillFile::new(folder.path(), 0).expect("a file");
         let texts: Vec<_> =
             ["a", "", "\u{20ac}\0\n"].iter().map(|text| text.repeat(1000)).collect();
-        let shelved: Vec<_> =
-            texts.iter().map(|text| shelf.add(text).expect("there is room")).collect();
-        for (text, shelved) in texts.iter().zip(&shelved) {
-            assert_eq!(shelved.read::<String>().expect("it is there"), *text);
+        let spilled: Vec<_> =
+            texts.iter().map(|text| spill_file.add(text).expect("there is room")).collect();
+        for (text, spilled) in texts.iter().zip(&spilled) {
+            assert_eq!(spilled.read::<String>().expect("it is there"), *text);
         }
         assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
     }
@@ -114,18 +114,18 @@ mod tests {
     #[test]
     fn a_session_has_no_more_than_its_share_of_the_disk() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::new(folder.path(), 0).expect("a file");
-        shelf.end.store(MAX_BYTES - 10, Ordering::Relaxed);
-        let refused = shelf.add(&"x".repeat(10)).expect_err("it is full");
+        let spill_file = SpillFile::new(folder.path(), 0).expect("a file");
+        spill_file.end.store(MAX_BYTES - 10, Ordering::Relaxed);
+        let refused = spill_file.add(&"x".repeat(10)).expect_err("it is full");
         assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
-        shelf.add(&"x").expect("there is room for three bytes");
+        spill_file.add(&"x").expect("there is room for three bytes");
     }
 
     #[test]
     fn what_has_to_stay_free_on_the_disk_is_left_free() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelf = Shelf::new(folder.path(), 1 << 60).expect("a file");
-        let refused = shelf.add(&"x").expect_err("no disk is that large");
+        let spill_file = SpillFile::new(folder.path(), 1 << 60).expect("a file");
+        let refused = spill_file.add(&"x").expect_err("no disk is that large");
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -1,9 +1,9 @@
-//! The folder of sandboxes that are saved so that they survive their server, each with a note of its session.
+//! The folder of sandboxes that are saved so that they survive their server, each with the record of its session.
 //!
 //! ```text
 //! SANDBOX_STATE_DIR
 //! |- <key>.state    a sandbox, replaced when a newer state of it is complete
-//! '- <key>.note     data about its session, for the next server
+//! '- <key>.note     the record of its session, for the next server
 //! ```
 
 use std::{
@@ -19,16 +19,16 @@ use super::folder::{FolderError, absolute, check_private, make_private};
 use crate::backend::{BackendError, BackendErrorKind, Finding, SavesSandboxes};
 
 /// How long a saved sandbox stays that no server has restored.
-const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+const SAVED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How long a note stays without a saved sandbox, which may not have been written yet.
 const MADE_WITHIN: Duration = Duration::from_secs(60);
 
 /// The folder of saved sandboxes.
 #[derive(Debug)]
-pub(super) struct KeptFolder(PathBuf);
+pub(super) struct StateFolder(PathBuf);
 
-impl KeptFolder {
+impl StateFolder {
     /// The folder at this path. Does not access it.
     pub(super) fn named(path: &Path) -> Self {
         Self(absolute(path))
@@ -39,16 +39,16 @@ impl KeptFolder {
     ///
     /// # Errors
     /// If it cannot be made, other users can write to it, or another server has locked it.
-    pub(super) fn hold(&self) -> Result<File, BackendError> {
+    pub(super) fn lock(&self) -> Result<File, BackendError> {
         self.make()?;
-        let held = File::open(&self.0).map_err(|error| self.unusable(error.into()))?;
-        match held.try_lock() {
+        let lock = File::open(&self.0).map_err(|error| self.unusable(error.into()))?;
+        match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(self.is_anothers()),
             Err(TryLockError::Error(error)) => return Err(self.unusable(error.into())),
         }
         self.sweep();
-        Ok(held)
+        Ok(lock)
     }
 
     /// Makes the folder, if it does not exist.
@@ -95,13 +95,13 @@ impl KeptFolder {
         self.0.join(format!("{}.state", key.as_str()))
     }
 
-    fn note_of(&self, key: &SessionKey) -> PathBuf {
+    fn record_path(&self, key: &SessionKey) -> PathBuf {
         self.0.join(format!("{}.note", key.as_str()))
     }
 
-    fn write_note(&self, key: &SessionKey, text: &str) -> Result<(), FolderError> {
+    fn write_record(&self, key: &SessionKey, text: &str) -> Result<(), FolderError> {
         make_private(&self.0)?;
-        let path = self.note_of(key);
+        let path = self.record_path(key);
         let new = path.with_extension("new");
         fs::write(&new, text)?;
         Ok(fs::rename(new, path)?)
@@ -113,7 +113,7 @@ impl KeptFolder {
             let Ok(found) = path.metadata() else { continue };
             let age = found.modified().ok().and_then(|time| time.elapsed().ok());
             let stays = match path.extension().and_then(|it| it.to_str()) {
-                Some("state") => KEPT_FOR,
+                Some("state") => SAVED_FOR,
                 Some("note") if path.with_extension("state").exists() => continue,
                 Some("note" | "new") => MADE_WITHIN,
                 _ => continue,
@@ -130,7 +130,7 @@ impl KeptFolder {
     }
 }
 
-impl SavesSandboxes for KeptFolder {
+impl SavesSandboxes for StateFolder {
     fn has(&self, key: &SessionKey) -> bool {
         embedded::is_kept(&self.state(key))
     }
@@ -140,22 +140,22 @@ impl SavesSandboxes for KeptFolder {
     }
 
     fn forget(&self, key: &SessionKey) {
-        for path in [self.state(key), self.note_of(key)] {
+        for path in [self.state(key), self.record_path(key)] {
             let _ = fs::remove_file(path);
         }
     }
 
-    fn note(&self, key: &SessionKey, text: &str) {
-        if let Err(error) = self.write_note(key, text) {
+    fn store_record(&self, key: &SessionKey, text: &str) {
+        if let Err(error) = self.write_record(key, text) {
             tracing::warn!(%error, "failed to write to SANDBOX_STATE_DIR");
         }
     }
 
-    fn noted(&self, key: &SessionKey) -> Option<String> {
-        fs::read_to_string(self.note_of(key)).ok()
+    fn record(&self, key: &SessionKey) -> Option<String> {
+        fs::read_to_string(self.record_path(key)).ok()
     }
 
-    fn all_noted(&self) -> Vec<String> {
+    fn records(&self) -> Vec<String> {
         let notes = self.files().filter(|path| path.extension().is_some_and(|it| it == "note"));
         notes.filter_map(|path| fs::read_to_string(path).ok()).collect()
     }
@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn what_nobody_came_back_for_is_removed_with_its_note() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = KeptFolder::named(dir.path());
-        let held = folder.hold().expect("made");
+        let folder = StateFolder::named(dir.path());
+        let held = folder.lock().expect("made");
         let key = |name: &str| SessionKey::of(&Principal::local(), &name.parse().expect("a name"));
         let [old, new, alone, being_made] = ["old", "new", "alone", "being_made"].map(key);
         let age = |path: &Path, age: Duration| {
@@ -183,27 +183,27 @@ mod tests {
             fs::write(folder.state(kept), "state").expect("written");
         }
         for noted in [&old, &new, &alone, &being_made] {
-            folder.note(noted, noted.as_str());
+            folder.store_record(noted, noted.as_str());
         }
         for kept in [&old, &new, &alone] {
-            age(&folder.note_of(kept), KEPT_FOR * 2);
+            age(&folder.record_path(kept), SAVED_FOR * 2);
         }
-        age(&folder.state(&old), KEPT_FOR * 2);
-        age(&folder.state(&new), KEPT_FOR / 2);
-        let refused = folder.hold().expect_err("it is held").to_string();
+        age(&folder.state(&old), SAVED_FOR * 2);
+        age(&folder.state(&new), SAVED_FOR / 2);
+        let refused = folder.lock().expect_err("it is held").to_string();
         assert!(refused.contains("another server's"), "{refused}");
         drop(held);
-        let _held = folder.hold().expect("there");
+        let _held = folder.lock().expect("there");
         assert!(!folder.state(&old).exists() && folder.state(&new).exists());
         for gone in [&old, &alone] {
-            assert_eq!(folder.noted(gone), None);
+            assert_eq!(folder.record(gone), None);
         }
-        let mut left = folder.all_noted();
+        let mut left = folder.records();
         left.sort();
         let mut right = [new.as_str(), being_made.as_str()];
         right.sort_unstable();
         assert_eq!(left, right);
         folder.forget(&new);
-        assert!(!folder.state(&new).exists() && folder.noted(&new).is_none());
+        assert!(!folder.state(&new).exists() && folder.record(&new).is_none());
     }
 }
