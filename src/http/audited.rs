@@ -65,7 +65,7 @@ pub(super) fn download(
     Ok(response.map(|body| observed(body, move |piece| sent.add(piece))))
 }
 
-/// What was sent of a download. The audit line is written when this is dropped, with the body.
+/// The part of a download that was sent. The audit line is written when this is dropped, with the body.
 struct SentBody {
     entry: Option<Entry>,
     digest: Hashing,

@@ -38,7 +38,7 @@ pub(super) struct NewSession {
     pub(super) record: Option<SessionRecord>,
     /// The key under which its sandbox is saved when the server ends; `None` if it is not saved.
     pub(super) saved_as: Option<SessionKey>,
-    /// What the archive has of it.
+    /// The archive's answer for it.
     pub(super) restore: Option<Restore>,
 }
 

@@ -237,7 +237,7 @@ async fn is_offered(server: &Server, meta: Option<Value>) -> bool {
     is_argument
 }
 
-/// What the client was sent with this method.
+/// The requests of this method that the client was sent.
 fn heard(server: &Server, method: &str) -> Vec<Value> {
     let heard = server.notifications();
     let heard = heard.lock().unwrap();

@@ -48,7 +48,7 @@ macro_rules! calls {
     };
 }
 
-/// What ends the process of a server.
+/// The methods that end the process of a server.
 macro_rules! process {
     () => {
         /// Sends a signal.

@@ -1,4 +1,4 @@
-//! What a package index and a registry have in common: projects that are listed, files, and the requests for both.
+//! The part that a package index and a registry share: projects that are listed, files, and the requests for both.
 
 use std::{
     collections::BTreeMap,
