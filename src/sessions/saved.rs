@@ -129,3 +129,58 @@ impl<'a> SavedSessions<'a> {
         asleep.map(|id| Sleeper { id: id.clone(), since: began(id) }).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{path::PathBuf, sync::Arc};
+
+    use model::Principal;
+
+    use super::*;
+    use crate::{backend::local::Local, config::Config, sessions::Options};
+
+    /// A folder with one record and its sandbox.
+    struct One(String);
+
+    impl SavesSandboxes for One {
+        fn has(&self, _: &SessionKey) -> bool {
+            true
+        }
+
+        fn path(&self, _: &SessionKey) -> PathBuf {
+            PathBuf::new()
+        }
+
+        fn forget(&self, _: &SessionKey) {}
+
+        fn store_record(&self, _: &SessionKey, _: &str) {}
+
+        fn record(&self, _: &SessionKey) -> Option<String> {
+            Some(self.0.clone())
+        }
+
+        fn records(&self) -> Vec<String> {
+            vec![self.0.clone()]
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_version_that_named_no_caller_is_read() {
+        let workspace = "q3".parse().expect("a valid name");
+        let key = SessionKey::of_workspace(&Principal::local(), &workspace);
+        let text = format!(
+            r#"{{"session":"reports","workspace":"{}","own":{{"memory":1073741824,"ttl":null}},"begun_s":1700000000}}"#,
+            key.as_str()
+        );
+        let (folder, id) = (One(text), "reports".parse().expect("a valid name"));
+        let before = SavedBefore::read(&folder);
+        assert_eq!(before.of_workspaces.get(&key), Some(&id));
+        assert!(before.names.contains(&id));
+        let backend = Arc::new(Local::new().expect("a backend"));
+        let sessions = Sessions::new(Config::default(), backend, Options::default());
+        let record = SavedSessions::new(&sessions, &folder).record(&id).expect("it is read");
+        assert_eq!(record.workspace, Some(WorkspaceId::Hashed(key)));
+        assert_eq!(record.own.memory, Some(1 << 30));
+        assert_eq!(record.since.as_second(), 1_700_000_000);
+    }
+}
