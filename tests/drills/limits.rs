@@ -237,7 +237,7 @@ for fd in range(3, 1024): write(fd, fd)
 for fd in range(64):
     try: write(os.open(f'/proc/1/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK), f'agent {fd}')
     except OSError: pass
-# Where a forked program writes its stack, and its link: its own as well, see `fork_server.rs`.
+# The file for the stack of a forked program, and its link: its own as well, see `fork_server.rs`.
 print([what for what in reached if what not in (60, 61)])",
         stdout: "[]\n",
         ..OK
