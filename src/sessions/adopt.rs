@@ -198,14 +198,13 @@ async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdo
         writer: Box::new(tokio::io::sink()),
         gone,
     };
-    if let Some(shared) = backend.abilities().shared
-        && let Some(callers) = sessions.shared_callers()
+    if let Some(callers) = sessions.shared_callers()
         && let Some(record) = &record
         && let Some(caller) = sessions.host.caller_key(&record.caller)
         && !callers.has(&caller).await
     {
         // Returning closes the link; the sandbox then waits for the caller's server.
-        shared.assign(sandbox.id, caller).await;
+        callers.shared.assign(sandbox.id, caller).await;
         return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
     }
     resumable.claim(sandbox.id.clone()).await;

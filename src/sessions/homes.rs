@@ -93,7 +93,7 @@ impl Callers {
 pub(crate) struct SharedCallers<'a> {
     sessions: &'a Sessions,
     callers: &'a Callers,
-    shared: &'a dyn SharesCallers,
+    pub(super) shared: &'a dyn SharesCallers,
     homes: &'a dyn Homes,
 }
 
@@ -241,13 +241,13 @@ impl<'a> SharedCallers<'a> {
         let until = Instant::now() + ADOPTION;
         let mut pause = PAUSES.0;
         loop {
-            let is_orphan = |found: &Found| {
+            let may_be_adopted = |found: &Found| {
                 found.is_resumable && found.state == FoundState::Running && !found.is_in_use
             };
             match self.shared.list_of(caller).await {
                 Ok(all) => {
-                    let orphans = all.into_iter().filter(is_orphan);
-                    let asked = stream::iter(orphans)
+                    let left = all.into_iter().filter(may_be_adopted);
+                    let asked = stream::iter(left)
                         .map(|found| async move { adopt::in_time(self.sessions, &found.id).await });
                     let asked: Vec<_> = asked.buffer_unordered(adopt::AT_ONCE).collect().await;
                     if !asked.contains(&Err(NotAdopted::Yet)) {
