@@ -270,11 +270,11 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
+    use config::auth::Tokens;
     use futures::FutureExt;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::auth::Tokens;
 
     const SHARE: Share = Share { total: 100, client: 60 };
 

@@ -18,17 +18,16 @@
 //!  agent                PID 1 of the container, or the embedded engine's process
 //! ```
 //!
-//! A module uses only modules below its own in this drawing; there are no cycles.
+//! A module uses only modules below its own in this drawing; there are no cycles. `link` and `backend` are crates.
 //!
 //! - **Start here**: [`mcp::Server`] answers clients; [`sessions::Sessions::run`] runs a program in a session;
 //!   [`backend::Backend`] is the trait of everything that makes sandboxes; [`link::Link`] has the calls to an agent.
-//! - **Edges**: [`mcp`], [`http`]. Beside them: [`auth`] (callers), [`budget`] and [`request`] (memory of requests),
+//! - **Edges**: [`mcp`], [`http`]. Beside them: [`config::auth`] (callers), [`budget`] and [`request`] (memory of requests),
 //!   [`signed_urls`], [`listing`] and [`export`] (files for people), [`own_tools`], [`trace`].
 //! - **Sessions**: [`sessions`] (all of them), [`session`] (one), [`archive`] (restoring them later), [`packages`],
 //!   [`notes`] (sentences for models), [`picture`] (images for models).
-//! - **Sandboxes**: [`backend::docker`], `backend::kubernetes`, `backend::wasm` (features of those names),
-//!   [`backend::local`] (plain processes, for tests).
-//! - **For the operator**: [`cli`], [`config`], [`audit`], [`metrics`].
+//! - **Sandboxes**: the crate [`backend`], with a module for each kind.
+//! - **For the operator**: [`cli`], [`audit`], [`metrics`], the crate [`config`] (settings).
 //! - **Values**: the crate [`model`]; [`error`] has every error that a caller can get.
 //!
 //! The output of a program, whatever it is, is a value ([`model::Outcome`]). `Err` means that the server could not do
@@ -39,17 +38,13 @@
 
 pub mod archive;
 mod audit;
-mod auth;
-pub mod backend;
 mod budget;
 pub mod cli;
-pub mod config;
 pub mod content;
 pub mod error;
 mod export;
 mod heap;
 pub mod http;
-pub mod link;
 mod listing;
 pub mod mcp;
 mod metrics;
@@ -60,8 +55,6 @@ pub mod peers;
 mod picture;
 pub mod progress;
 mod request;
-mod secret_file;
-pub mod server_key;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;

@@ -12,6 +12,8 @@
 
 use std::{io, time::Duration};
 
+use backend::Claim;
+use config::server_key::ServerKey;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::{
@@ -19,8 +21,6 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-
-use crate::{backend::Claim, server_key::ServerKey};
 
 /// Purpose of the derived key, see [`ServerKey::derive`].
 const PURPOSE: &str = "llm-sandbox peers 1";

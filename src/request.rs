@@ -7,15 +7,13 @@
 use std::{convert::Infallible, fmt, sync::Arc};
 
 use bytes::Bytes;
+use config::Config;
 use futures::future::BoxFuture;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::{Request, Response};
 use model::Principal;
 
-use crate::{
-    budget::{Exhausted, Lease},
-    config::Config,
-};
+use crate::budget::{Exhausted, Lease};
 
 /// Most memory that a call and its answer take beyond the request itself, in bytes: over HTTP an answer has at most
 /// 1 MB, and exists as a value and as text.

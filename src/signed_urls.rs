@@ -23,14 +23,13 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use config::{Config, server_key::ServerKey};
 use hmac::{Hmac, KeyInit, Mac};
 use model::{
     DataPath, Existing, SessionId,
     artifact::{self},
 };
 use sha2::Sha256;
-
-use crate::{config::Config, server_key::ServerKey};
 
 /// Makes URLs, and checks those that it made. Clones share the key.
 #[derive(Clone)]

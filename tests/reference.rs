@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use llm_sandbox::config::table::{Form, GROUPS, Row};
+use config::table::{Form, GROUPS, Row};
 use serde_json::{Value, json};
 use support::{binary, root};
 

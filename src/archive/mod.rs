@@ -37,6 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::{Config, server_key::ServerKey};
 use jiff::Timestamp;
 use model::{Principal, SessionId, SessionKey, SessionRecord};
 use parking_lot::Mutex;
@@ -61,7 +62,6 @@ use self::{
     room::{Room, Usage},
     store::Store,
 };
-use crate::{config::Config, server_key::ServerKey};
 
 /// The purpose for which keys are derived.
 const PURPOSE: &str = "llm-sandbox archive 1";

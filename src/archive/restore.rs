@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
+use link::{Link, LinkError};
 use model::{DataPath, Existing, SessionKey};
 use protocol::{
     frame::MAX_BODY,
@@ -22,7 +23,6 @@ use super::{
     save::CARRY,
     store::StoreError,
 };
-use crate::link::{Link, LinkError};
 
 /// Time limit for restoring a session.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);

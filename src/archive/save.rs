@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use link::{Link, LinkError};
 use model::{DataPath, SessionKey, SessionRecord};
 use protocol::{
     frame::MAX_BODY,
@@ -22,7 +23,6 @@ use super::{
     manifest::{self, FileRecord, Manifest, ObjectRecord, VariablesRecord, object_name},
     store::{StoreError, Writer},
 };
-use crate::link::{Link, LinkError};
 
 /// Limits for exporting variables.
 pub(super) const CARRY: CarryLimits =

@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{TryStreamExt, stream::BoxStream};
+use link::{Link, LinkOwner, Opening, Stream, Timing};
 use model::{DataPath, Principal, SessionRecord};
 use object_store::{
     CopyOptions, Error as ObjectError, GetOptions, GetResult, ListResult, MultipartUpload,
@@ -38,7 +39,6 @@ use super::{
     room::Room,
     store::Store,
 };
-use crate::link::{Link, LinkOwner, Opening, Stream, Timing};
 
 /// How a store fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,6 +33,7 @@ mod writer;
 
 use std::{fmt, num::NonZeroU32, path::Path, sync::Arc};
 
+use config::server_key::ServerKey;
 use parking_lot::Mutex;
 
 pub(crate) use self::{
@@ -44,7 +45,6 @@ pub(crate) use self::{
     record::{ArtifactList, Digest, Hashing, Limits, Record},
 };
 use self::{record::Event, refusals::Refusals, writer::Writer};
-use crate::server_key::ServerKey;
 
 /// The purpose for which the key of lines is derived.
 const PURPOSE: &str = "llm-sandbox audit 1";

@@ -8,6 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use config::server_key::ServerKey;
 use proptest::{prelude::*, sample::Index};
 use serde_json::Value;
 
@@ -17,7 +18,6 @@ use super::{
     head, pieces, sealing_key,
     verify::{Report, Scope, verify},
 };
-use crate::server_key::ServerKey;
 
 /// Room for all lines of a test in one file.
 const ROOMY: Rotation = Rotation { max_bytes: 1 << 20, max_total: None };

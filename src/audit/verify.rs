@@ -10,6 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use config::server_key::ServerKey;
+
 use super::{
     Digest,
     chain::{FoundHead, Hash, Key, Known, Position, Seal, may_be_torn, read, seal},
@@ -17,7 +19,6 @@ use super::{
     pieces, sealing_key,
     writer::MAX_LINE,
 };
-use crate::server_key::ServerKey;
 
 /// The maximum number of breaks that are listed.
 const MAX_BREAKS: usize = 20;

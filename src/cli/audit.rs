@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
+use config::Config;
+
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, VerifyArgs};
-use crate::{
-    audit::verify::{self, Report, Scope},
-    config::Config,
-};
+use crate::audit::verify::{self, Report, Scope};
 
 pub(super) fn verify(config: &Config, args: VerifyArgs) -> ExitCode {
     let VerifyArgs { file, from, to } = args;

@@ -2,11 +2,13 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
+use backend::{Backend, Check, Finding, Limits};
+use config::{Config, Engine, Transport, scratch_bytes};
+use protocol::frame::PROTOCOL_VERSION;
+
 use super::{backend, health, probe::probe, serve::fuel_is_ignored};
 use crate::{
     archive::Archive,
-    backend::{Backend, Check, Finding, Limits, image},
-    config::{Config, Engine, Transport, scratch_bytes},
     http::{Listener, PortInUse},
     mcp::Server,
     own_tools::OwnTools,
@@ -14,7 +16,7 @@ use crate::{
 };
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
-    print_line!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), image::PROTOCOL);
+    print_line!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION);
     let backend = match backend(config) {
         Ok(backend) => backend,
         Err(code) => return code,

@@ -6,8 +6,9 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
+use config::{EnvFile, Transport};
+
 use super::Command;
-use crate::config::{EnvFile, Transport};
 
 /// The default file of commands that have one.
 const HERE: &str = ".env";

@@ -7,15 +7,12 @@
 
 use std::process::{ExitCode, Stdio};
 
+use backend::{OwnerId, sweep};
+use config::{Config, Engine};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
     signal::unix::{SignalKind, signal},
-};
-
-use crate::{
-    backend::{OwnerId, sweep},
-    config::{Config, Engine},
 };
 
 /// The server's side.

@@ -3,13 +3,14 @@
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, time::Duration};
 
 use bytes::Bytes;
+use config::Config;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::{config::Config, http};
+use crate::http;
 
 /// Time for the complete answer. The server itself gives its engine less.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

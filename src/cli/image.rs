@@ -8,11 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backend::BuildRequest;
+use config::Config;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::text::human_size;
 
 use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE, backend};
-use crate::{backend::BuildRequest, config::Config};
 
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
     let backend = match backend(config) {

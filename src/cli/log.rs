@@ -9,12 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use config::{Config, LogFile, LogFormat};
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt,
 };
-
-use crate::config::{Config, LogFile, LogFormat};
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
@@ -51,7 +50,8 @@ pub(super) fn start(config: &Config, usual: Usual) -> Vec<WorkerGuard> {
     // Libraries log only warnings and errors: at lower levels they log whole messages. rmcp logs a warning with the
     // client's request for every error that it sends, and treats a client that disconnects as a fault.
     let level = config.log_level;
-    let filter = EnvFilter::new(format!("warn,rmcp=error,rmcp::service=off,llm_sandbox={level}"));
+    let own = ["llm_sandbox", "backend", "config", "link"].map(|own| format!(",{own}={level}"));
+    let filter = EnvFilter::new(format!("warn,rmcp=error,rmcp::service=off{}", own.concat()));
     let _ = tracing_subscriber::registry().with(layers).with(filter).try_init();
     if let Some((path, error)) = failed {
         tracing::warn!(path = %path.display(), %error, "failed to open the log file");

@@ -30,14 +30,12 @@ mod tool;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
+use backend::{Backend, OwnerId, factory::Choice};
 use clap::{Args, Parser, Subcommand};
+use config::{Config, Engine, Transport};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    audit::Hash,
-    backend::{self, Backend, OwnerId, factory::Choice},
-    config::{self, Config, Engine, Transport},
-};
+use crate::audit::Hash;
 
 /// A self-hosted MCP server that runs a language model's code in isolated sandboxes.
 ///

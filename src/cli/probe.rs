@@ -5,17 +5,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::{Backend, Check, Finding, Probe};
+use config::{Config, scratch_bytes};
 use model::{Outcome, text::printable};
 use protocol::limits::MAX_FILES;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    backend::{Backend, Check, Finding, Probe},
-    config::{Config, scratch_bytes},
-    sessions::{Options, Program, RuntimeName, Sessions},
-};
+use crate::sessions::{Options, Program, RuntimeName, Sessions};
 
 /// The checks take seconds; filling the data area takes longest.
 const TIMEOUT: Duration = Duration::from_secs(300);

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
+use config::{Config, LogFile, Tracebacks};
 use model::{DataPath, Existing, Outcome, SessionId, text::human_size};
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, RunArgs, backend, log, stop_signal};
 use crate::{
-    config::{Config, LogFile, Tracebacks},
     error::Error,
     export,
     session::RunReport,

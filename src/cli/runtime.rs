@@ -7,11 +7,12 @@ use std::{
     time::Instant,
 };
 
+use backend::wasm;
 use clap::Args;
+use config::Config;
 use model::text::human_size;
 
 use super::EXIT_UNAVAILABLE;
-use crate::{backend::wasm, config::Config};
 
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use backend::sweep::sweep_regularly;
+use config::{Config, Engine, Foreign, Transport};
 use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -14,8 +16,6 @@ use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token:
 use crate::{
     archive::{self, Archive},
     audit::{Audit, Rotation},
-    backend::{self, sweep::sweep_regularly},
-    config::{Config, Engine, Foreign, Transport},
     heap,
     http::{Listener, PortInUse},
     mcp::{Counted, Server, http::Endpoint, stdio},

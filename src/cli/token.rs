@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use config::{EnvFile, TokensFrom, tokens_in_clear};
+
 use super::EXIT_USAGE;
-use crate::config::{EnvFile, TokensFrom, tokens_in_clear};
 
 pub(super) fn token(file: &EnvFile, name: Option<&str>) -> ExitCode {
     let tokens = match tokens_in_clear(file) {

@@ -12,13 +12,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use config::Config;
 use futures::TryStreamExt;
 use model::{Artifact, SessionId};
 use tokio::io::AsyncWriteExt;
 
 use self::folder::Folder;
 use crate::{
-    config::Config,
     session::FileReader,
     sessions::{Open, Sessions},
 };

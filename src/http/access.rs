@@ -13,6 +13,10 @@
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, StatusCode, Uri, header};
+use config::{
+    Config,
+    auth::{Token, Tokens},
+};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
 use headers::{Authorization, HeaderMapExt, authorization::Bearer};
 use model::{Existing, Principal, SessionId};
@@ -23,8 +27,6 @@ use super::{
     seats::TooMany,
 };
 use crate::{
-    auth::{Token, Tokens},
-    config::Config,
     sessions::Sessions,
     signed_urls::{Grant, Signature, SignatureError, SignedUrls, session_and_signature},
 };

@@ -25,6 +25,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use backend::{CallerKey, Claim};
+use config::Config;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use headers::{ContentLength, HeaderMapExt};
 use hyper_util::{
@@ -45,13 +47,7 @@ use super::{
     seats::TooMany,
     shared::Shared,
 };
-use crate::{
-    backend::{CallerKey, Claim},
-    config::Config,
-    metrics::Forwarded,
-    peers::Proof,
-    sessions::Sessions,
-};
+use crate::{metrics::Forwarded, peers::Proof, sessions::Sessions};
 
 /// How long an unused connection stays open: less than the server at its other end waits for a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);

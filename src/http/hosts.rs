@@ -12,9 +12,10 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, header, uri::Authority};
+use config::Config;
 use url::Url;
 
-use crate::{config::Config, signed_urls::session_and_signature};
+use crate::signed_urls::session_and_signature;
 
 /// The names and addresses that a request may be for.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use config::Config;
+
 use crate::{
     budget::Share,
-    config::Config,
     request::{ANSWER_BYTES, longest_message},
 };
 

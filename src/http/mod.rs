@@ -50,6 +50,7 @@ use std::{
     sync::Arc,
 };
 
+use config::Config;
 use futures::future::OptionFuture;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
@@ -65,7 +66,7 @@ use self::{
     viewer::Waiters,
 };
 use crate::{
-    budget::Budget, config::Config, request::McpService, session::Pieces, sessions::Sessions,
+    budget::Budget, request::McpService, session::Pieces, sessions::Sessions,
     signed_urls::SignedUrls,
 };
 

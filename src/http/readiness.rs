@@ -3,12 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::Backend;
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
 };
-
-use crate::backend::Backend;
 
 /// Time for which an answer is reused.
 const CACHE_TIME: Duration = Duration::from_secs(1);
@@ -55,12 +54,10 @@ impl Readiness {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use backend::{Abilities, BackendError, BackendErrorKind, Found, Sandbox, Spec, Template};
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
-    use crate::backend::{
-        Abilities, BackendError, BackendErrorKind, Found, Sandbox, Spec, Template,
-    };
 
     /// Counts how often it is asked, and is never ready.
     #[derive(Debug, Default)]

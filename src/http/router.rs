@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
+use config::Config;
 use serde_json::json;
 use tower_http::{
     cors::{AllowOrigin, CorsLayer},
@@ -24,7 +25,7 @@ use super::{
     shared::Shared,
     upload, viewer,
 };
-use crate::{config::Config, error::Error, signed_urls::Base};
+use crate::{error::Error, signed_urls::Base};
 
 /// The routes of the server, with their layers.
 pub(super) fn router(shared: Shared) -> Router {

@@ -309,11 +309,11 @@ impl Drop for Owned {
 
 #[cfg(test)]
 mod tests {
+    use config::auth::Tokens;
     use futures::FutureExt;
     use tokio::time::timeout;
 
     use super::*;
-    use crate::auth::Tokens;
 
     const PLACES: Places = Places { strangers: 4, clients: 8 };
 

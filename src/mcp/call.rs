@@ -2,6 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use config::Transport;
 use hyper::http::request::Parts;
 use model::SessionId;
 use parking_lot::Mutex;
@@ -26,7 +27,6 @@ use super::{
     services::{Services, by_url, workspace},
 };
 use crate::{
-    config::Transport,
     error::{Error, Result},
     notes::{self, Note, Notes, WorkspaceNote},
     progress::Progress,

@@ -408,14 +408,14 @@ fn session_id(headers: &HeaderMap) -> Option<Arc<str>> {
 mod tests {
     use std::task::Poll;
 
+    use backend::local::Local;
+    use config::{Config, Transport};
     use futures::poll;
     use serde_json::json;
 
     use super::*;
     use crate::{
-        backend::local::Local,
         budget::{Budget, Share},
-        config::{Config, Transport},
         sessions::Options,
     };
 

@@ -1,9 +1,9 @@
 //! The languages of code, as callers name them.
 
+use backend::Template;
 use model::{SessionId, World, package::Ecosystem, text::quoted};
 
 use crate::{
-    backend::Template,
     error::{Error, Result},
     sessions::{RuntimeName, Sessions},
 };
@@ -140,8 +140,9 @@ pub(super) fn unfenced(code: &str) -> Option<(Option<Language>, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use backend::Runtime;
+
     use super::*;
-    use crate::backend::Runtime;
 
     fn template(names: &[&str]) -> Template {
         let runtime = |name: &&str| Runtime {

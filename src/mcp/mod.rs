@@ -38,6 +38,8 @@ mod tools;
 
 use std::panic::AssertUnwindSafe;
 
+use backend::Template;
+use config::{Toolset, Toolsets, Transport};
 use futures::FutureExt;
 use hyper::http::request::Parts;
 use model::text::quoted;
@@ -69,8 +71,6 @@ use self::{
     },
 };
 use crate::{
-    backend::Template,
-    config::{Toolset, Toolsets, Transport},
     error::Error,
     own_tools::OwnTools,
     request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use config::Config;
 use model::{
     Artifact, DataPath, Outcome, RunId, World,
     artifact::{encoded, is_picture},
@@ -31,7 +32,6 @@ use super::{
 };
 use crate::{
     audit::Digest,
-    config::Config,
     error::{Error, Result},
     notes::Notes,
     own_tools::{Called, LeftFiles, OwnTool, OwnTools},

@@ -24,6 +24,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use config::Transport;
 use futures::{Stream, TryStreamExt};
 use model::text::{nearest, quoted, quoted_path};
 use rmcp::{
@@ -38,10 +39,7 @@ use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
 use super::{call::Call, services::Services};
-use crate::{
-    config::Transport,
-    error::{Error, Result},
-};
+use crate::error::{Error, Result};
 
 /// Time within which a client has to name its roots. It may ask a person.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

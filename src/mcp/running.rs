@@ -3,6 +3,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use config::{Config, Transport};
 use model::{Artifact, SessionId, artifact::is_picture, text::human_size};
 use protocol::message::Names;
 use rmcp::model::{
@@ -26,7 +27,6 @@ use super::{
     },
 };
 use crate::{
-    config::{Config, Transport},
     listing,
     notes::{Note, Notes},
     progress::Progress,

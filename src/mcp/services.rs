@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use config::Transport;
 use hyper::http::request::Parts;
 use model::{Principal, SessionId};
 use rmcp::{RoleServer, service::RequestContext};
@@ -9,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::roots::Answered;
 use crate::{
-    config::Transport,
     error::{Error, Result},
     export::Export,
     picture::ImageFitter,

@@ -9,6 +9,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
+use config::Config;
 use futures::{FutureExt, SinkExt, future::BoxFuture};
 use rmcp::{
     RoleServer, ServiceExt,
@@ -38,7 +39,7 @@ use super::{
     long_text::CutOut,
     message::{Message, Refused},
 };
-use crate::{config::Config, error::Error, metrics::Metrics, request::longest_message};
+use crate::{error::Error, metrics::Metrics, request::longest_message};
 
 /// Time for answers to calls that are in progress at the end of input: enough for a reply that is being written, not
 /// for a program to finish.

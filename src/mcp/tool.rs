@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use backend::Template;
+use config::{Config, Toolset, Toolsets, Transport};
 use model::package::Ecosystem;
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
@@ -13,11 +15,7 @@ use super::{
     call::Call,
     tools::BuiltIn,
 };
-use crate::{
-    backend::Template,
-    config::{Config, Toolset, Toolsets, Transport},
-    error::Result,
-};
+use crate::error::Result;
 
 /// A tool: everything about it except how calls are logged and counted.
 pub(super) trait Tool: Send + Sync + 'static {

@@ -8,6 +8,7 @@
 
 use std::{fmt, sync::Arc};
 
+use link::Memory;
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
     collector::Collector,
@@ -16,13 +17,10 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::{
-    link::Memory,
-    session::{
-        Phase,
-        events::{EndReason, Observer, SessionEvent},
-        origin::Origin,
-    },
+use crate::session::{
+    Phase,
+    events::{EndReason, Observer, SessionEvent},
+    origin::Origin,
 };
 
 /// The phases of sandboxes, in the order in which they are counted.

@@ -10,9 +10,9 @@ use std::{
     sync::Arc,
 };
 
+use backend::wasm::Folder;
+use config::Config;
 use tokio::process::Command;
-
-use crate::{backend::wasm::Folder, config::Config};
 
 /// The folder with compiled code.
 #[derive(Debug, Clone)]

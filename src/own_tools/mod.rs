@@ -22,6 +22,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use config::{Config, scratch_bytes};
 use model::{Principal, text::quoted};
 use parking_lot::RwLock;
 use protocol::message::CallInput;
@@ -39,10 +40,7 @@ use self::{
     definition::{Defaults, Definition, Mistake},
     process::{Bounds, Program, Settings},
 };
-use crate::{
-    config::{Config, scratch_bytes},
-    error::Error,
-};
+use crate::error::Error;
 
 /// Interval of checks whether a file has changed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use link::{Link, LinkError, LinkOwner, Opening, RunReply, Stream, Timing};
 use model::{DataPath, Principal, text::human_size};
 use protocol::message::{Call, CallInput, FailureCode};
 use tokio::{
@@ -28,10 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    error::{Error, Result},
-    link::{Link, LinkError, LinkOwner, Opening, RunReply, Stream, Timing},
-};
+use crate::error::{Error, Result};
 
 /// Calls of one tool at a time; others wait.
 pub(super) const MAX_CALLS: usize = 8;

@@ -16,7 +16,9 @@ use std::{
     time::Duration,
 };
 
+use backend::{Backend, Spec};
 use bytes::Bytes;
+use link::{Link, Opening, RunRequest, Timing};
 use model::{
     DataPath,
     package::{Ecosystem, Fault, FaultKind, PlainName, Requirement},
@@ -39,11 +41,7 @@ use super::{
     tarball,
     wheel::Wheel,
 };
-use crate::{
-    backend::{Backend, Spec},
-    link::{Link, Opening, RunRequest, Timing},
-    progress::Progress,
-};
+use crate::progress::Progress;
 
 /// The programs that a fetcher runs, each with its folder of downloads.
 const PIP: (&str, &str) = (include_str!("../../sandbox-image/runtimes/python/fetch.py"), "wheels");

@@ -32,6 +32,8 @@ use std::{
     sync::Arc,
 };
 
+use backend::{Backend, PackageKind, Purpose, Spec, Template};
+use config::Config;
 use model::{
     Principal, SessionId,
     package::{Allowed, Ecosystem, Fault, FaultKind, PlainName, Requirement},
@@ -54,9 +56,7 @@ pub(crate) use self::{
     cache::{CachedPackage, Obtained},
 };
 use crate::{
-    backend::{Backend, PackageKind, Purpose, Spec, Template},
     budget::{Budget, Share},
-    config::Config,
     progress::Progress,
 };
 

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use link::{Link, LinkError};
 use model::SessionRecord;
 use parking_lot::Mutex;
 use protocol::message::RuntimeName;
@@ -17,10 +18,7 @@ use super::{
     events::{EndReason, SessionEvent},
     setup::Setup,
 };
-use crate::{
-    archive::{Archive, Brought, Manifest, Restored, Save, SaveError, Saving},
-    link::{Link, LinkError},
-};
+use crate::archive::{Archive, Brought, Manifest, Restored, Save, SaveError, Saving};
 
 /// Longest time that saving a session may take while the server runs.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);

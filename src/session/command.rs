@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::CallerKey;
 use bytes::Bytes;
 use model::RunId;
 use protocol::message::RuntimeName;
@@ -14,7 +15,7 @@ use super::{
     reply::Reply,
     view::View,
 };
-use crate::{backend::CallerKey, error::Error, progress::Progress};
+use crate::{error::Error, progress::Progress};
 
 /// A command for a session's task, with the channel for its answer.
 #[derive(Debug)]

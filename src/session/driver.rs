@@ -21,11 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backend::Sandbox;
 use futures::{
     StreamExt,
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
+use link::{Leftover, Link, LinkError, LinkOwner, RunReply};
 use model::RunId;
 use protocol::message::{RuntimeName, WarmDone};
 use tokio::time::sleep_until;
@@ -48,11 +50,7 @@ use super::{
     truncated::TruncatedRuns,
     view::{self, SharedView, View},
 };
-use crate::{
-    backend::Sandbox,
-    error::Error,
-    link::{Leftover, Link, LinkError, LinkOwner, RunReply},
-};
+use crate::error::Error;
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {

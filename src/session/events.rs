@@ -8,11 +8,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use link::Memory;
 use model::{RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
 use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
-use crate::link::Memory;
 
 /// An event of a session.
 #[derive(Debug)]

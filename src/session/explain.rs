@@ -1,10 +1,11 @@
 //! Explains failed calls over the link to callers, if the kind of call makes no difference.
 
+use link::LinkError;
 use model::SessionId;
 use protocol::message::{FailureCode, RuntimeName};
 use tokio_util::sync::CancellationToken;
 
-use crate::{error::Error, link::LinkError};
+use crate::error::Error;
 
 /// A change of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backend::CallerKey;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use model::{OwnSettings, SessionId, SessionRecord};
@@ -21,7 +22,6 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    backend::CallerKey,
     error::{Error, Result},
     packages::Present,
 };

@@ -413,13 +413,13 @@ fn first_line(code: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use link::Memory;
     use model::{DataPath, Output};
     use proptest::prelude::*;
     use protocol::message::Start;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::link::Memory;
     use crate::notes::Notes;
     use crate::session::events::{Observer, SandboxStart, SessionEvent};
 

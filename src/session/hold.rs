@@ -7,16 +7,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::{Backend, Sandbox};
 use bytes::Bytes;
+use config::server_key::ServerKey;
 use futures::FutureExt;
 use hmac::{Hmac, KeyInit, Mac};
+use link::{Holding, Reconnect, Stream};
 use sha2::Sha256;
-
-use crate::{
-    backend::{Backend, Sandbox},
-    link::{Holding, Reconnect, Stream},
-    server_key::ServerKey,
-};
 
 /// Bytes of the hash before a note.
 const HASH: usize = 32;

@@ -2,13 +2,12 @@
 //! has the answer, and before the next run, which could change them.
 
 use bytes::{Bytes, BytesMut};
+use link::Link;
 use model::{DataPath, artifact::is_picture};
 use protocol::{
     frame::MAX_BODY,
     message::{FileEntry, Stamp},
 };
-
-use crate::link::Link;
 
 /// Pictures of one run that are kept.
 const MAX_PICTURES: usize = 10;

@@ -4,6 +4,7 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use futures::Stream;
+use link::{Link, LinkError};
 use model::DataPath;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,7 +13,6 @@ use super::{
     events::{ReadObserver, SessionEvent},
     usage::Reading,
 };
-use crate::link::{Link, LinkError};
 
 /// A file of a session, as it was when it was opened. While this lives, the session counts as used.
 #[derive(Clone)]

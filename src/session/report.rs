@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use config::Tracebacks;
+use link::{CapturedOutput, CellReply, RunReply};
 use model::{Artifact, CellStatus, Outcome, Output, RunId, World, text::utf8};
 use protocol::{
     limits::{KEPT_FROM, shown_len},
@@ -9,11 +11,7 @@ use protocol::{
 };
 
 use super::traceback;
-use crate::{
-    config::Tracebacks,
-    link::{CapturedOutput, CellReply, RunReply},
-    notes::{self, Notes},
-};
+use crate::notes::{self, Notes};
 
 /// A finished run.
 #[derive(Debug, Clone)]

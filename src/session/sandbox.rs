@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use backend::{Backend, Greeting, Sandbox};
+use link::{Link, LinkError, LinkOwner, Opening};
 use protocol::message::WentOn;
 use tokio::time::{Instant, timeout};
 
@@ -9,11 +11,7 @@ use super::{
     events::{EndReason, SandboxStart, SessionEvent},
     setup::Setup,
 };
-use crate::{
-    backend::{Backend, Greeting, Sandbox},
-    error::{Error, Result},
-    link::{Link, LinkError, LinkOwner, Opening},
-};
+use crate::error::{Error, Result};
 
 /// Whether the session's sandbox resumes from a saved one.
 pub(super) fn is_kept(setup: &Setup) -> bool {

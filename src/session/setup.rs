@@ -2,6 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::{Backend, SavesSandboxes, Spec};
+use config::Tracebacks;
+use link::Timing;
 use model::{SessionId, SessionKey};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -17,11 +20,6 @@ use super::{
     origin::Origin,
     state::IdleLimits,
     usage::Usage,
-};
-use crate::{
-    backend::{Backend, SavesSandboxes, Spec},
-    config::Tracebacks,
-    link::Timing,
 };
 
 /// The settings and parts that a session is started with. Its driver owns them to the end.

@@ -4,16 +4,14 @@
 
 use std::sync::Arc;
 
+use link::{Link, LinkError};
 use protocol::message::RuntimeName;
 
 use super::{
     operations::{Inspected, Listing, inspect, list},
     reply::Reply,
 };
-use crate::{
-    error::Result,
-    link::{Link, LinkError},
-};
+use crate::error::Result;
 
 /// The part of a session's state that viewers see besides its history.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backend::{Abilities, Backend, Found, Sandbox};
+use config::{Config, server_key::ServerKey};
 use futures::{StreamExt, stream};
+use link::{Link, LinkError, Stream};
 use model::SessionRecord;
 use parking_lot::Mutex;
 use tokio::{
@@ -15,17 +18,11 @@ use tokio::{
 };
 
 use super::{Sessions, homes::Reached, host::Host, start::NewSession, which::Workspace};
-use crate::{
-    backend::{Abilities, Backend, Found, Sandbox},
-    config::Config,
-    link::{Link, LinkError, Stream},
-    server_key::ServerKey,
-    session::{
-        driver::{self, Resumed},
-        handle::Handle,
-        hold::Hold,
-        origin::Origin,
-    },
+use crate::session::{
+    driver::{self, Resumed},
+    handle::Handle,
+    hold::Hold,
+    origin::Origin,
 };
 
 /// Sandboxes that are contacted at a time.

@@ -70,8 +70,9 @@ impl Gone {
 
 #[cfg(test)]
 mod tests {
+    use config::auth::Tokens;
+
     use super::*;
-    use crate::auth::Tokens;
 
     #[test]
     fn so_much_is_remembered_of_each_caller_and_no_more() {

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life, SharesCallers};
+use config::server_key::ServerKey;
 use futures::{StreamExt, stream};
 use model::Principal;
 use parking_lot::Mutex;
@@ -22,10 +24,8 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life, SharesCallers},
     error::{Error, Result},
     peers::Proof,
-    server_key::ServerKey,
     session::explain,
 };
 

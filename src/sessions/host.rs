@@ -9,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+use backend::{Abilities, Backend, CallerKey, KnownTemplate, Template};
+use config::Config;
+use link::Timing;
 use model::{
     Principal, WorkspaceId,
     package::{Ecosystem, Requirement},
@@ -32,10 +35,7 @@ use super::{
 use crate::{
     archive::Archive,
     audit::Audit,
-    backend::{Abilities, Backend, CallerKey, KnownTemplate, Template},
-    config::Config,
     error::Result,
-    link::Timing,
     metrics::Metrics,
     packages::{Packages, disabled, not_with_this_engine},
     session::{Phase, events::EndReason, history::Changes, hold::Hold, lease::Lessor},

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use backend::{Limits, Spec};
 use jiff::Timestamp;
 use model::SessionId;
 
 use super::Sessions;
 use crate::{
     archive::Restored,
-    backend::{Limits, Spec},
     session::{History, handle::Handle},
 };
 

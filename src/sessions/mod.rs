@@ -43,6 +43,8 @@ mod which;
 
 use std::sync::Arc;
 
+use backend::Backend;
+use config::Config;
 use model::{OwnSettings, Principal, SessionId, package::Requirement};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::sync::watch;
@@ -58,12 +60,6 @@ pub use self::{
     stateless::Stateless,
     which::{Opened, Which, Workspace},
 };
-use crate::{
-    backend::Backend,
-    config::Config,
-    error::{Error, Result},
-    session::{RunReport, command::Command, handle::Handle},
-};
 pub use crate::{
     content::Content,
     progress::Progress,
@@ -75,6 +71,10 @@ pub use crate::{
         },
         view::View,
     },
+};
+use crate::{
+    error::{Error, Result},
+    session::{RunReport, command::Command, handle::Handle},
 };
 
 /// The sessions of this server as one caller sees them: other callers' sessions are hidden. Clones share the sessions.

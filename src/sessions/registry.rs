@@ -277,8 +277,10 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
+    use config::auth::Tokens;
+
     use super::*;
-    use crate::{auth::Tokens, session::usage::Usage};
+    use crate::session::usage::Usage;
 
     fn callers() -> [Principal; 2] {
         let tokens = Tokens::parse("alice:a,bob:b").expect("valid");

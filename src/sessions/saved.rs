@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use backend::SavesSandboxes;
 use jiff::Timestamp;
 use model::{OwnSettings, SessionId, SessionKey, SessionRecord, WorkspaceId};
 use serde::Deserialize;
 
 use super::{Sessions, which::Workspace};
-use crate::backend::SavesSandboxes;
 
 /// The sessions that earlier servers have saved, of all callers.
 #[derive(Debug, Default)]
@@ -134,10 +134,12 @@ impl<'a> SavedSessions<'a> {
 mod tests {
     use std::{path::PathBuf, sync::Arc};
 
+    use backend::local::Local;
+    use config::Config;
     use model::Principal;
 
     use super::*;
-    use crate::{backend::local::Local, config::Config, sessions::Options};
+    use crate::sessions::Options;
 
     /// A folder with one record and its sandbox.
     struct One(String);

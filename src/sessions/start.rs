@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use backend::{CallerKey, Spec};
+use config::Toolset;
 use jiff::Timestamp;
 use model::{OwnSettings, SessionId, SessionKey, SessionRecord};
 use tokio::sync::OwnedSemaphorePermit;
@@ -9,8 +11,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{archived::Restore, host::Host};
 use crate::{
     archive::Restored,
-    backend::{CallerKey, Spec},
-    config::Toolset,
     session::{
         archiving::{Archived, Archiving},
         driver,

@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
+use backend::{
+    Abilities, Backend, BackendError, Check, Diagnosable, Found, Greeting, Limits, Probe, Sandbox,
+    Spec, Template, docker::Docker,
+};
 use bytes::Bytes;
+use config::Config;
 use futures::{FutureExt, future::BoxFuture};
+use link::Timing;
 use llm_sandbox::{
     archive::Archive,
-    backend::{
-        Abilities, Backend, BackendError, Check, Diagnosable, Found, Greeting, Limits, Probe,
-        Sandbox, Spec, Template, docker::Docker,
-    },
-    config::Config,
     error::Result,
-    link::Timing,
     session::{FileReader, RunReport},
     sessions::{
         Inspect, Inspected, List, Open, Options, Program, Reset, RuntimeName, Sessions, Upload,

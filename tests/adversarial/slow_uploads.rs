@@ -7,12 +7,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::double::{self, Agent, Cast, id, run, soon, until, upload, use_all_of};
+use backend::local::Local;
 use bytes::Bytes;
+use config::Config;
 use futures::{StreamExt, stream};
 use llm_sandbox::{
-    backend::local::Local,
-    config::Config,
     content::Content,
     error::{Error, Result},
     sessions::{List, Open, Options, Sessions, Upload, Uploaded},
@@ -23,6 +22,8 @@ use protocol::{
     message::{Abandon, Put},
 };
 use tokio::task::JoinSet;
+
+use crate::double::{self, Agent, Cast, id, run, soon, until, upload, use_all_of};
 
 fn local() -> Sessions {
     Sessions::new(Config::default(), Arc::new(Local::new().unwrap()), Options::default())

@@ -4,10 +4,10 @@
 
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 
+use backend::local::Local;
 use bytes::Bytes;
+use config::{Config, Transport};
 use llm_sandbox::{
-    backend::local::Local,
-    config::{Config, Transport},
     http::{Limits, Listener, PortInUse},
     sessions::{Options, Sessions, Upload},
     signed_urls::SignedUrls,

@@ -4,18 +4,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use llm_sandbox::{
-    backend::{self, Backend, Sandbox, Spec},
-    config::{Config, Engine},
-    link::{
-        CapturedOutput, CellReply, Link, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing,
-    },
+use backend::{self, Backend, Sandbox, Spec};
+use config::{Config, Engine};
+use link::{
+    CapturedOutput, CellReply, Link, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing,
 };
-use protocol::message::{CellState, Contents, End, Reset, RuntimeName, Start};
-use tokio::time::timeout;
-
 use model::SessionId;
+use protocol::message::{CellState, Contents, End, Reset, RuntimeName, Start};
 use support::{On, PATIENCE, name, on_both};
+use tokio::time::timeout;
 
 /// A sandbox, and a link to its agent.
 struct Bench {

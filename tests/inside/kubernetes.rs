@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use llm_sandbox::{
-    backend::{Backend, BackendErrorKind as Kind, Spec, kubernetes::Kubernetes, sweep},
-    config::Config,
-};
+use backend::{Backend, BackendErrorKind as Kind, Spec, kubernetes::Kubernetes, sweep};
+use config::Config;
 use serde_json::{Value, json};
 use support::{
     PATIENCE,

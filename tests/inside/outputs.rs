@@ -4,9 +4,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use backend::{Backend, docker::Docker, local::Local};
+use config::{Config, Tracebacks};
 use llm_sandbox::{
-    backend::{Backend, docker::Docker, local::Local},
-    config::{Config, Tracebacks},
     error::{Error, Result},
     progress::Progress,
     session::RunReport,

@@ -1,6 +1,7 @@
 //! The relay and the server read one set of settings.
 
-use llm_sandbox::{backend::Limits, config::Config};
+use backend::Limits;
+use config::Config;
 use llm_sandbox_relay::Settings;
 
 #[test]

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use backend::{Backend, Sandbox, Spec};
 use bytes::Bytes;
+use config::Config;
+use config::server_key::ServerKey;
 use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -20,12 +23,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use llm_sandbox::{
-    backend::{Backend, Sandbox, Spec},
-    config::Config,
-    peers::Proof,
-    server_key::ServerKey,
-};
+use llm_sandbox::peers::Proof;
 use serde_json::{Value, json};
 use support::{
     On, free_port,

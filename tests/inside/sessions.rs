@@ -5,11 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use llm_sandbox::{
-    backend::local::Local,
-    config::Config,
-    sessions::{Options, Program, RuntimeName, Sessions},
-};
+use backend::local::Local;
+use config::Config;
+use llm_sandbox::sessions::{Options, Program, RuntimeName, Sessions};
 use model::{OwnSettings, SessionId};
 use support::{PATIENCE, name, until};
 use tokio_util::sync::CancellationToken;

@@ -36,8 +36,8 @@
 //! `Runner`. Both agents implement it; an agent that cannot do it answers with a failure. Code that touches only files
 //! belongs in `crates/sandbox-files`, so that an agent without processes has it, too.
 //!
-//! The server: a typed call in `src/link`, which checks the reply; a file in `src/session/operations/` with a type that
-//! implements `Operation`, exported there and in `src/sessions/mod.rs`. `list.rs` is a short example, `open.rs` one
+//! The server: a typed call in `crates/link`, which checks the reply; a file in `src/session/operations/` with a type
+//! that implements `Operation`, exported there and in `src/sessions/mod.rs`. `list.rs` is a short example, `open.rs` one
 //! with a path. The type contains the call, the meaning of its failures for a caller, and its effect on the session
 //! (`Done::unchanged`, or an `Effect` if a file was added). A tool requests it with
 //! `call.services.sessions.perform(&id, operation)`.

@@ -167,10 +167,12 @@ impl Tag {
 mod tests {
     use std::sync::Arc;
 
+    use backend::local::Local;
+    use config::{Config, auth::Tokens};
     use futures::FutureExt;
 
     use super::*;
-    use crate::{auth::Tokens, backend::local::Local, config::Config, sessions::Options};
+    use crate::sessions::Options;
 
     /// No sessions, and a request that knows that there are none and would wait for some.
     fn nothing_new() -> (Sessions, HeaderMap) {

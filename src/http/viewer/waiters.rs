@@ -58,8 +58,9 @@ impl Drop for Permit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use config::auth::Tokens;
+
     use super::*;
-    use crate::auth::Tokens;
 
     fn caller(name: &str) -> Principal {
         let tokens = Tokens::parse(&format!("{name}:x")).expect("valid");

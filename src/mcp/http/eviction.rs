@@ -56,10 +56,10 @@ pub(super) fn evicted(places: usize, newcomer: &Principal, open: &[Open<'_>]) ->
 mod tests {
     use std::{sync::LazyLock, time::Duration};
 
+    use config::auth::Tokens;
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use super::*;
-    use crate::auth::Tokens;
 
     const PLACES: usize = 10;
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use config::Config;
 use hmac::{Hmac, KeyInit, Mac};
 use model::Principal;
 use parking_lot::Mutex;
@@ -19,8 +20,6 @@ use rmcp::{
 };
 use serde_json::json;
 use sha2::Sha256;
-
-use crate::config::Config;
 
 /// Purpose of the derived key.
 const PURPOSE: &str = "llm-sandbox mcp sessions 1";
@@ -141,8 +140,9 @@ impl SessionStore for GoingOn {
 
 #[cfg(test)]
 mod tests {
+    use config::server_key::ServerKey;
+
     use super::*;
-    use crate::server_key::ServerKey;
 
     #[test]
     fn a_name_proves_whose_session_it_is_to_whoever_has_the_secret() {

@@ -1,5 +1,6 @@
 //! Shortens the result of a program to what a client shows and a message can take. Pure.
 
+use config::Config;
 use model::Output;
 use protocol::limits::KEPT_FROM;
 use serde_json::Value;
@@ -8,7 +9,6 @@ use super::{
     budget::{MAX_CHARS, chars, encoded_size},
     images, text,
 };
-use crate::config::Config;
 
 /// A text of a result that may be shortened.
 #[derive(Debug, Clone, Copy)]

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use futures::TryStreamExt;
+use link::LinkError;
 use model::SessionId;
 
 use crate::{
     error::{Error, Result},
-    link::LinkError,
     mcp::services::Services,
     session::{FileReader, Pieces, ReadError},
 };

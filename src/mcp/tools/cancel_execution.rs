@@ -1,5 +1,6 @@
 //! `cancel_execution`.
 
+use config::Toolset;
 use model::text::quoted_within;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use serde_json::json;
 
 use super::schema::{object, string};
 use crate::{
-    config::Toolset,
     error::Result,
     mcp::{
         audited::Log,

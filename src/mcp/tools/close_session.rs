@@ -1,11 +1,11 @@
 //! `close_session`.
 
+use config::Toolset;
 use rmcp::model::CallToolResponse;
 use serde_json::json;
 
 use super::schema::{object, required_session, session_of_result};
 use crate::{
-    config::Toolset,
     error::Result,
     mcp::{
         audited::Log,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use config::{Config, Toolset};
 use jiff::Timestamp;
 use model::{OwnSettings, text::human_time};
 use rmcp::model::CallToolResponse;
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::schema::{language, object, session_of_result, string};
 use crate::{
-    config::{Config, Toolset},
     error::Result,
     mcp::{
         audited::Log,

@@ -1,10 +1,10 @@
 //! `destroy_session`: `close_session` under another name.
 
+use config::Toolset;
 use rmcp::model::CallToolResponse;
 
 use super::close_session::{close, described};
 use crate::{
-    config::Toolset,
     error::Result,
     mcp::{
         audited::Log,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use config::{Config, Toolset};
 use model::{
     CellStatus, SessionId, World,
     text::{fine_ms, human_size},
@@ -17,7 +18,6 @@ use super::{
     },
 };
 use crate::{
-    config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
         audited::Log,

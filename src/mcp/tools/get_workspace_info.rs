@@ -1,5 +1,6 @@
 //! `get_workspace_info`.
 
+use config::Toolset;
 use model::text::without_controls;
 use protocol::message::{Contents, InspectDone};
 use rmcp::model::CallToolResponse;
@@ -14,7 +15,6 @@ use super::{
     },
 };
 use crate::{
-    config::Toolset,
     error::Result,
     mcp::{
         audited::Log,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use config::Toolset;
 use model::{
     package::{Ecosystem, NoRequirement, Requirement},
     text::quoted,
@@ -13,7 +14,6 @@ use tokio::sync::watch;
 
 use super::schema::{new_workspace, object, optional_session, session_of_result, string};
 use crate::{
-    config::Toolset,
     error::{Error, Result},
     mcp::{
         arguments::{SHOWN_CHOICES, hidden},

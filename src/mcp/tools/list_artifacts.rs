@@ -1,5 +1,6 @@
 //! `list_artifacts`.
 
+use config::Toolset;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
@@ -7,7 +8,6 @@ use serde_json::json;
 use super::schema::{artifact, next_offset, object, required_session, session_of_result, string};
 use crate::sessions::List;
 use crate::{
-    config::Toolset,
     error::Result,
     listing,
     mcp::{

@@ -1,5 +1,7 @@
 //! `list_runtimes`.
 
+use backend::{Runtime, Template};
+use config::{Config, Toolset};
 use model::World;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
@@ -7,8 +9,6 @@ use serde_json::{Value, json};
 
 use super::schema::object;
 use crate::{
-    backend::{Runtime, Template},
-    config::{Config, Toolset},
     error::Result,
     mcp::{
         audited::Log,

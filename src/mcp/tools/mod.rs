@@ -104,6 +104,8 @@ mod upload_file;
 
 use std::sync::Arc;
 
+use config::{Config, Toolset, Toolsets};
+
 pub(super) use self::{
     cancel_execution::CancelExecution, close_session::CloseSession, create_session::CreateSession,
     destroy_session::DestroySession, execute_code::ExecuteCode,
@@ -117,10 +119,7 @@ use super::{
     own,
     tool::{AnyTool, Facts},
 };
-use crate::{
-    config::{Config, Toolset, Toolsets},
-    own_tools::{OwnTool, OwnTools},
-};
+use crate::own_tools::{OwnTool, OwnTools};
 
 /// A built-in tool. Each has a row in [`TOOLS`], and an arm where it is [called](super::call_built_in).
 #[derive(Debug, Clone, Copy)]
@@ -292,10 +291,11 @@ pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
 
 #[cfg(test)]
 mod tests {
+    use backend::Template;
+    use config::Transport;
     use model::package::Ecosystem;
 
     use super::*;
-    use crate::{backend::Template, config::Transport};
 
     fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);

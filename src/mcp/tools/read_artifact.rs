@@ -2,6 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use config::Toolset;
 use model::{
     DataPath, SessionId,
     artifact::is_picture,
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::sessions::Open;
 use crate::{
-    config::Toolset,
     error::{Error, Result},
     listing,
     mcp::{

@@ -1,5 +1,6 @@
 //! `read_output`.
 
+use config::Toolset;
 use model::text::encoding::Encoding;
 use protocol::limits::MAX_KEPT_RUNS;
 use rmcp::model::CallToolResponse;
@@ -8,7 +9,6 @@ use serde_json::json;
 
 use super::schema::{next_offset, object, required_session, session_of_result};
 use crate::{
-    config::Toolset,
     error::Result,
     mcp::{
         audited::Log,

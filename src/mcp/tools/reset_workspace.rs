@@ -1,5 +1,6 @@
 //! `reset_workspace`.
 
+use config::Toolset;
 use protocol::limits::MAX_UNDO;
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use serde_json::json;
 
 use super::schema::{language, no_workspace, notes, object, optional_session, session_of_result};
 use crate::{
-    config::Toolset,
     error::{Error, Result},
     mcp::{
         audited::Log,

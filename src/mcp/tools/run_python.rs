@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use backend::Template;
+use config::{Config, Toolset};
 use model::{
     Outcome, SessionId, World,
     package::Ecosystem,
@@ -13,8 +15,6 @@ use serde_json::{Value, json};
 
 use super::schema::{artifact, new_session, notes, object, session_of_result, string};
 use crate::{
-    backend::Template,
-    config::{Config, Toolset},
     error::{Error, Result},
     mcp::{
         arguments::hidden,

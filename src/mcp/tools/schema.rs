@@ -3,12 +3,10 @@
 //! checked against input schemas; clients see less of them ([`shown`](crate::mcp::arguments::shown)), so that bounds
 //! and defaults here cost a model nothing.
 
+use backend::Template;
 use serde_json::{Value, json};
 
-use crate::{
-    backend::Template,
-    mcp::{arguments::SHOWN_CHOICES, languages::Language},
-};
+use crate::mcp::{arguments::SHOWN_CHOICES, languages::Language};
 
 /// An object of these fields and no others.
 pub(in crate::mcp) fn object(properties: Value, required: &[&str]) -> Value {

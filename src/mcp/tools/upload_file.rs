@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use config::{Toolset, Transport};
 use model::{DataPath, Existing, InvalidPath, SessionId, text::human_size};
 use rmcp::model::{CallToolResponse, JsonObject};
 use serde::Deserialize;
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 use super::schema::{boolean, new_session, object, session_of_result, string};
 use crate::{
     audit::digested,
-    config::{Toolset, Transport},
     content::Content,
     error::{Error, Result},
     mcp::{

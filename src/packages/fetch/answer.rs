@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use link::RunReply;
 use model::{
     package::{Ecosystem, Fault, FaultKind, Requirement, is_npm_name},
     text::printable,
@@ -10,7 +11,7 @@ use protocol::message::End;
 use serde::Deserialize;
 
 use super::{broken, too_large, too_many};
-use crate::{link::RunReply, packages::archive::NODE_MODULES};
+use crate::packages::archive::NODE_MODULES;
 
 /// The maximum number of packages in an answer.
 const MAX_PACKAGES: usize = 300;

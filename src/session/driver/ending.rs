@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use backend::CallerKey;
 use futures::StreamExt;
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
@@ -17,7 +18,7 @@ use super::{
     },
     Driver,
 };
-use crate::{backend::CallerKey, error::Error};
+use crate::error::Error;
 
 /// Longest time that a run which is being killed may delay the end of its session.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1500);

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::FutureExt;
+use link::{CellReply, Link, LinkError, RunReply, RunRequest};
 use model::{
     RunId,
     text::{utf8, without_controls},
@@ -24,11 +25,7 @@ use super::{
     },
     Driver, Finished,
 };
-use crate::{
-    error::Error,
-    link::{CellReply, Link, LinkError, RunReply, RunRequest},
-    progress::Progress,
-};
+use crate::{error::Error, progress::Progress};
 
 /// Interval at which progress is read: shorter than that at which it is passed on, so that it is recent.
 const PEEK_INTERVAL: Duration = Duration::from_millis(400);

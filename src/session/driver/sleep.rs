@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use link::Link;
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{sleep, timeout},
@@ -21,7 +22,7 @@ use super::{
     Driver, Finished,
     ending::Ending,
 };
-use crate::{error::Result, link::Link};
+use crate::error::Result;
 
 /// Longest time that saving a sandbox on disk may take.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(60);

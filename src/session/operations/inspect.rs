@@ -1,12 +1,10 @@
 //! The contents of a workspace, as its interpreter reports them between two runs.
 
+use link::{Link, LinkError};
 use protocol::message::{Contents, FailureCode, InspectDone, RuntimeName};
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::{
-    link::{Link, LinkError},
-    session::report::MAX_FIGURE,
-};
+use crate::session::report::MAX_FIGURE;
 
 /// Inspects the interpreter of a language.
 #[derive(Debug, Clone)]

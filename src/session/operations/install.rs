@@ -1,6 +1,7 @@
 //! Installs packages: writes their files, in pieces, to where interpreters look for them.
 
 use bytes::{Bytes, BytesMut};
+use link::{Link, LinkError};
 use model::{
     package::{Fault, FaultKind},
     text::human_size,
@@ -13,7 +14,6 @@ use protocol::{
 use super::{Done, Operation, OperationContext, OperationError};
 use crate::{
     error::Error,
-    link::{Link, LinkError},
     packages::{CachedPackage, Piece},
 };
 

@@ -1,10 +1,10 @@
 //! The files of a session, as its sandbox lists them now.
 
+use link::{Link, LinkError};
 use model::Artifact;
 use protocol::message::FileEntry;
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::link::{Link, LinkError};
 
 /// The subject of a listing in error messages.
 pub(in crate::session) const LISTING: &str = "the data area";

@@ -21,6 +21,7 @@ mod upload;
 use std::{collections::HashSet, fmt, sync::Arc};
 
 use futures::future::{BoxFuture, FutureExt};
+use link::{Link, LinkError};
 use protocol::message::RuntimeName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -45,10 +46,7 @@ use super::{
     truncated::TruncatedRuns,
     usage::Usage,
 };
-use crate::{
-    error::{Error, Result},
-    link::{Link, LinkError},
-};
+use crate::error::{Error, Result};
 
 /// Operations of one session that may make a call at the same time; others wait for their turn.
 const MAX_CALLS: usize = 8;

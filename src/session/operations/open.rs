@@ -1,5 +1,6 @@
 //! Opens a file for reading.
 
+use link::{Link, LinkError};
 use model::{DataPath, text::nearest};
 use protocol::message::FailureCode;
 
@@ -7,11 +8,7 @@ use super::{
     Done, Operation, OperationContext, OperationError,
     list::{Listing, list},
 };
-use crate::{
-    error::Error,
-    link::{Link, LinkError},
-    session::FileReader,
-};
+use crate::{error::Error, session::FileReader};
 
 /// Names of similar files in the error for a missing file.
 const MAX_NEAREST: usize = 5;

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use link::LinkError;
 use model::{DataPath, Existing};
 use protocol::{
     frame::MAX_BODY,
@@ -13,12 +14,7 @@ use protocol::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Done, Operation, OperationContext, OperationError};
-use crate::{
-    content::Content,
-    error::Error,
-    link::{self, LinkError},
-    session::explain::Effect,
-};
+use crate::{content::Content, error::Error, session::explain::Effect};
 
 /// Pieces smaller than this, in bytes, wait for the next. An upload keeps this much in memory, and it is large enough
 /// that the round trip to the agent costs less than the bytes.

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use llm_sandbox::{
-    backend::{Backend, Sandbox, Spec, docker::Docker},
-    config::Config,
-    link::{CellReply, Link, LinkError, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing},
-};
+use backend::{Backend, Sandbox, Spec, docker::Docker};
+use config::Config;
+use link::{CellReply, Link, LinkError, LinkOwner, Opening, RunReply, RunRequest, Stream, Timing};
 use protocol::message::{
     CellState::{self, Kept, Lost, RolledBack},
     End, FailureCode, Reset, RuntimeName,
@@ -130,7 +128,7 @@ impl Bench {
 
 impl Cell {
     fn new(reply: RunReply) -> Self {
-        let text = |output: &llm_sandbox::link::CapturedOutput| {
+        let text = |output: &link::CapturedOutput| {
             String::from_utf8_lossy(&[&output.head[..], &output.tail].concat()).into_owned()
         };
         let cell = reply.cell.clone().expect("it was a cell");

@@ -157,7 +157,7 @@ def granted(built):
 
 def needed(root):
     """What `doctor` asks for."""
-    source = (root / "src/backend/kubernetes/checks.rs").read_text()
+    source = (root / "crates/backend/src/kubernetes/checks.rs").read_text()
     table = "".join(re.findall(r"const RIGHTS\w*: [^=]*=\s*&\[(.*?)\];", source, re.DOTALL))
     rows = re.findall(r'\("(\w*)", "([\w.]*)", "(\w*)", "(\w*)"\)', table)
     return {(verb, group, f"{resource}/{below}" if below else resource) for verb, group, resource, below in rows}
@@ -213,7 +213,7 @@ def amount(text):
 
 def sandbox_of(root):
     """The pod of a sandbox, from the snapshot of its description."""
-    folder = root / "src/backend/kubernetes/snapshots"
+    folder = root / "crates/backend/src/kubernetes/snapshots"
     (snapshot,) = folder.glob("*the_pod_is_exactly_this.snap")
     return json.loads(snapshot.read_text().split("---\n", 2)[2])
 

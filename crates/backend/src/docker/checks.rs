@@ -1,0 +1,140 @@
+//! Checks of the engine and the image for `llm-sandbox doctor`.
+
+use super::{Docker, Facts};
+use crate::{Check, Finding, Limits, image};
+
+/// Oldest API with private cgroup namespaces (Docker 20.10).
+const OLDEST_API: (u32, u32) = (1, 41);
+
+impl Docker {
+    /// Whether sandboxes run under gVisor.
+    pub(super) fn is_gvisor(&self, facts: &Facts) -> bool {
+        self.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc")
+    }
+
+    /// Checks the engine and the image.
+    pub(super) async fn look_over(&self, limits: &Limits) -> Vec<Check> {
+        let facts = match self.connection().await {
+            Ok(connection) => &connection.facts,
+            Err(error) => {
+                let finding = Finding::fault("cannot be used", error.to_string());
+                return vec![Check::new("engine", finding)];
+            }
+        };
+        vec![
+            Check::new("engine", Finding::good(&*facts.version)),
+            Check::new("api", api(&facts.api)),
+            Check::new("cgroup", self.cgroup(facts)),
+            Check::new("seccomp", seccomp(facts.seccomp)),
+            Check::new("runtime", self.runtime_check(facts)),
+            Check::new("cpus", cpus(limits.cpus, facts.cpus)),
+            Check::new("image", self.image_check().await),
+        ]
+    }
+
+    fn cgroup(&self, facts: &Facts) -> Finding {
+        let text = format!("version {}", facts.cgroup);
+        // gVisor counts the memory of sockets like any other.
+        if facts.allows_internet_sockets() || self.is_gvisor(facts) {
+            Finding::Good(text)
+        } else {
+            Finding::warning(
+                format!(
+                    "{text} does not count the memory of TCP and UDP sockets, so sandboxes have no \
+                     such sockets, not even for connections to themselves"
+                ),
+                "Use a host with cgroup version 2, which counts it; sandboxes there have these \
+                 sockets.",
+            )
+        }
+    }
+
+    fn runtime_check(&self, facts: &Facts) -> Finding {
+        let all = facts.runtimes.join(", ");
+        match &self.runtime {
+            None => Finding::Good(format!("{} (the engine has: {all})", facts.default_runtime)),
+            Some(wanted) if facts.may_have_runtime(wanted) => {
+                Finding::Good(format!("{wanted} (the engine has: {all})"))
+            }
+            Some(wanted) => Finding::fault(
+                format!("the engine has no runtime {wanted}; it has: {all}"),
+                "Set SANDBOX_RUNTIME to one of these, or register yours in the engine's \
+                 daemon.json.",
+            ),
+        }
+    }
+
+    async fn image_check(&self) -> Finding {
+        let name = &self.image;
+        let build = "llm-sandbox image build";
+        let facts = match self.image_facts().await {
+            Ok(Some(facts)) => facts,
+            Ok(None) => return Finding::fault(format!("{name} does not exist"), build),
+            Err(error) => {
+                return Finding::fault(format!("{name} cannot be inspected"), error.to_string());
+            }
+        };
+        match facts.protocol {
+            None => Finding::fault(format!("{name} is not a sandbox image"), build),
+            Some(protocol) if protocol != image::PROTOCOL => Finding::fault(
+                format!(
+                    "{name} speaks protocol {protocol}, this server speaks {}",
+                    image::PROTOCOL
+                ),
+                build,
+            ),
+            Some(protocol) => {
+                let text = format!("{name}, protocol {protocol}, {} MB", facts.size / 1_000_000);
+                let says_what_it_holds = facts.runtimes.is_some();
+                if !says_what_it_holds {
+                    let label = image::LABEL_TEMPLATE;
+                    Finding::warning(
+                        format!(
+                            "{text}; its label {label} is missing or unreadable, so clients are \
+                             told the libraries of this version's own image"
+                        ),
+                        build,
+                    )
+                } else if facts.content.as_deref() == Some(&image::content_id(None)) {
+                    Finding::Good(text)
+                } else {
+                    let text = format!("{text}, built from different files than this version's");
+                    Finding::warning(text, build)
+                }
+            }
+        }
+    }
+}
+
+fn api(version: &str) -> Finding {
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let text = format!("version {version}");
+    if number >= OLDEST_API {
+        Finding::Good(text)
+    } else {
+        Finding::fault(text, "Update the engine: Docker 20.10 or newer is needed.")
+    }
+}
+
+fn seccomp(on: bool) -> Finding {
+    if on {
+        Finding::good("system calls are filtered")
+    } else {
+        Finding::fault(
+            "the engine does not filter system calls",
+            "Use a kernel with CONFIG_SECCOMP_FILTER and an engine built with seccomp.",
+        )
+    }
+}
+
+fn cpus(limit: f64, host: f64) -> Finding {
+    if limit <= host {
+        Finding::Good(format!("{limit} of {host} per sandbox"))
+    } else {
+        Finding::warning(
+            format!("SANDBOX_CPU_LIMIT is {limit}, but the engine's host has {host}"),
+            format!("Sandboxes get {host}."),
+        )
+    }
+}

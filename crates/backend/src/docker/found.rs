@@ -1,0 +1,31 @@
+//! Listed containers as [`Found`] sandboxes.
+
+use std::time::{Duration, SystemTime};
+
+use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
+use sandbox_container::{LABEL_HOLD, LABEL_OWNER, Owner};
+
+use super::owner;
+use crate::{Found, FoundOwner, FoundState};
+
+pub(super) fn found(container: ContainerSummary) -> Option<Found> {
+    use ContainerSummaryStateEnum as State;
+    let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
+    let labels = container.labels?;
+    let owner: Option<Owner> = labels.get(LABEL_OWNER).and_then(|label| label.parse().ok());
+    Some(Found {
+        id: container.id?,
+        created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
+        state: match container.state {
+            Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => {
+                FoundState::Running
+            }
+            _ => FoundState::Stopped,
+        },
+        owner: owner
+            .map(|owner| FoundOwner { life: owner::life(&owner), id: owner.to_string().into() }),
+        is_resumable: labels.contains_key(LABEL_HOLD),
+        caller: None,
+        is_in_use: false,
+    })
+}
