@@ -77,7 +77,7 @@ pub enum Error {
     SessionNotFound(SessionId),
     /// A session whose name this server generated has ended.
     SessionEnded {
-        /// Its name.
+        /// The session's name.
         id: SessionId,
         /// Time without use after which such a session expires.
         ttl: Duration,
@@ -127,7 +127,7 @@ pub enum Error {
 /// One of a caller's own sessions, for a caller who has too many of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnSession {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
     /// `starting`, `running`, `in_use` by a file operation or a download, or `idle`.
     pub state: &'static str,
@@ -143,7 +143,7 @@ const AUDIT_UNAVAILABLE: &str = "The server cannot write to its audit file, and 
 const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call with it. Try again once; if it \
                          comes back, tell the person.";
 
-/// Most sessions that an error names.
+/// Maximum number of sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
 
 impl Error {

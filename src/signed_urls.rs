@@ -68,7 +68,7 @@ struct Shared {
 /// One session of a name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionKey<'a> {
-    /// Its name.
+    /// The session's name.
     pub(crate) id: &'a SessionId,
     /// Distinguishes it from earlier and later sessions of that name.
     pub(crate) number: u64,

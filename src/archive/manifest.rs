@@ -44,12 +44,12 @@ pub(crate) struct Manifest {
     pub(super) keep_s: u64,
     /// The name of this save, which is also the folder of its other objects.
     pub(super) generation: String,
-    /// Its files, in the order in which their bytes follow each other.
+    /// The session's files, in the order in which their bytes follow each other.
     pub(crate) files: Vec<FileRecord>,
     /// There were more files than are listed.
     #[serde(default)]
     pub(crate) more_files: bool,
-    /// Its variables of Python.
+    /// The session's Python variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) variables: Option<VariablesRecord>,
     /// The exact state, for an engine that can continue from it.
@@ -226,7 +226,7 @@ impl Manifest {
         kept > self.keep_s
     }
 
-    /// Its files, as a listing shows them.
+    /// The session's files, as a listing shows them.
     pub(crate) fn artifacts(&self) -> Vec<Artifact> {
         let artifacts = self.files.iter().filter_map(|file| {
             let path = DataPath::relative(&file.path).ok()?;

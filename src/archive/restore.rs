@@ -105,7 +105,7 @@ impl Restored {
 
 /// Why something was not restored.
 enum Failed {
-    /// It differs from what was saved.
+    /// The archived data differs from what was saved.
     Damaged,
     Unreachable,
     /// The sandbox has ended.

@@ -260,7 +260,7 @@ pub struct Found {
     pub state: FoundState,
     /// The server that owns it, if its mark is one that the backend understands.
     pub owner: Option<FoundOwner>,
-    /// It is resumable: it outlives its stream, and ends by itself if no server reconnects.
+    /// Whether the sandbox is resumable: it outlives its stream, and ends by itself if no server reconnects.
     pub is_resumable: bool,
     /// The caller of its session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
@@ -279,9 +279,9 @@ impl Found {
 /// Whether a listed sandbox runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundState {
-    /// It runs or is paused.
+    /// The sandbox runs or is paused.
     Running,
-    /// It never started, or it has ended.
+    /// The sandbox never started, or it has ended.
     Stopped,
 }
 

@@ -56,13 +56,13 @@ use crate::{
 /// How long an unused connection stays open: less than the server at its other end waits for a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Attempts to find and reach a caller's home server before the request fails.
+/// Maximum number of attempts to find and reach a caller's home server before the request fails.
 const ATTEMPTS: usize = 4;
 
-/// Most bytes of an answer that are buffered for a slow reader.
+/// Maximum number of bytes of an answer that are buffered for a slow reader.
 const MAX_BUFFER: usize = 64 << 10;
 
-/// Servers whose addresses are remembered. Each rollout adds new ones.
+/// Maximum number of servers whose addresses are remembered. Each rollout adds new ones.
 const MAX_KNOWN: usize = 1024;
 
 /// Headers of a connection, not of the message (RFC 9110, section 7.6.1). `Expect` is among them because

@@ -184,7 +184,7 @@ impl Listener {
     }
 }
 
-/// Connections that may wait to be accepted; the kernel's own limit is 4096 as well.
+/// Maximum number of connections that may wait to be accepted; the kernel's own limit is 4096 as well.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

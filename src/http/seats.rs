@@ -33,7 +33,7 @@ const CUT_AFTER: Duration = Duration::from_millis(250);
 /// The same for a stranger whose data has not been read yet.
 const CUT_UNREAD_AFTER: Duration = Duration::from_secs(1);
 
-/// Most strangers that are cut off together. Finding them means searching all connections, which is not
+/// Maximum number of strangers that are cut off together. Finding them means searching all connections, which is not
 /// needed for each new one this way.
 const CUT_AT_ONCE: usize = 32;
 

@@ -96,7 +96,7 @@ impl Default for Timing {
     }
 }
 
-/// Frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
+/// Maximum number of frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
 const QUEUED_FRAMES: usize = 4;
 
 /// A handle to the link; clones share it.

@@ -29,15 +29,15 @@ const SIGNALS: RangeInclusive<i32> = 1..=64;
 pub struct RunRequest {
     /// The language whose interpreter runs it.
     pub runtime: RuntimeName,
-    /// Its text.
+    /// The program's text.
     pub code: Bytes,
-    /// Its standard input; `/dev/null` if `None`.
+    /// The program's standard input; `/dev/null` if `None`.
     pub stdin: Option<Bytes>,
     /// Wall time after which it is killed.
     pub timeout: Duration,
-    /// Most bytes kept of each output: three fifths from its start and two fifths from its end.
+    /// Maximum number of bytes kept of each output: three fifths from its start and two fifths from its end.
     pub output_cap: usize,
-    /// It is a cell of the workspace.
+    /// Whether the program is a cell of the workspace.
     pub cell: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct RunReply {
     pub changed_omitted: usize,
     /// Other facts that the sandbox reports, which may be anything.
     pub facts: Facts,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the program was a cell.
     pub cell: Option<CellReply>,
 }
 

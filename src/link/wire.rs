@@ -165,8 +165,8 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Waiting {
     sender: oneshot::Sender<Answer>,
-    /// Its request, and the number of requests that were written before it; `None` until it is written, or if requests
-    /// are not kept.
+    /// The call's request, and the number of requests that were written before it; `None` until the request is written,
+    /// or if requests are not kept.
     written: Option<(u64, Outgoing)>,
 }
 
@@ -407,7 +407,7 @@ fn read_failure(head: &[u8]) -> Result<Failure, String> {
 /// ([`crate::heap`]), and the kernel clears what it maps: a third of the server's time for a download.
 const LARGE: usize = 256 << 10;
 
-/// Buffers that are kept for the next large frame, of any session.
+/// Maximum number of buffers that are kept for the next large frame, of any session.
 const SPARE_BUFFERS: usize = 4;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());

@@ -207,7 +207,8 @@ impl Call {
         }
     }
 
-    /// Most images in the result: as many as the call, the URL that its client uses and the settings all allow.
+    /// Maximum number of images in the result: as many as the call, the URL that its client uses and the settings all
+    /// allow.
     pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {
         let by_url = by_url(&self.context, "inline_images");
         let by_url = by_url.and_then(|value| value.parse().ok());

@@ -62,8 +62,8 @@ use crate::{
     sessions::{Sessions, Workspace},
 };
 
-/// Most MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond that ends
-/// one of the client that has most.
+/// Maximum number of MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
+/// that ends one of the client that has most.
 const MAX_SESSIONS: usize = 200;
 
 /// Time after which an answer begins without its content: clients and proxies give up if no header comes for a minute,

@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// Its features besides running code and reading and writing files.
+    /// The language's features besides running code and reading and writing files.
     pub(super) fn features(self, undo: u32, world: World) -> Vec<&'static str> {
         let undo = (undo > 0).then_some("undo");
         match self {

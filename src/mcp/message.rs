@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::long_text::LongText;
 use crate::request::ANSWER_BYTES;
 
-/// Most structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
+/// Maximum number of structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
 /// some hundreds; each may take half a kibibyte once it is parsed.
 pub(super) const MAX_TOKENS: usize = 2000;
 
@@ -31,17 +31,18 @@ pub(super) const TOKEN_BYTES: usize = 600;
 /// Length in bytes above which a string is cut out.
 const MIN_CUT_OUT: usize = 256 << 10;
 
-/// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
+/// Maximum number of bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
 pub(super) const MAX_REST: usize = 1 << 20;
 
-/// Most memory that a message without its long string and its answer take together, in bytes.
+/// Maximum memory that a message without its long string and its answer take together, in bytes.
 pub(super) const KEPT_BYTES: usize = MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER_BYTES;
 
-/// Most bytes of an `initialize`: its description of the client is stored for as long as the MCP session lives.
+/// Maximum number of bytes of an `initialize`: its description of the client is stored for as long as the MCP session
+/// lives.
 const MAX_INITIALIZE: usize = 16 << 10;
 
-/// Most structural characters of an `initialize`. Common clients send fewer than fifty.
+/// Maximum number of structural characters of an `initialize`. Common clients send fewer than fifty.
 const MAX_INITIALIZE_TOKENS: usize = 128;
 
 /// Replaces the string that was cut out of a message. The control character ensures that it is not the name of
@@ -65,9 +66,9 @@ pub(super) struct Message {
 /// Why a message is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It has more structure than any valid call.
+    /// The message has more structure than any valid call.
     TooComplex,
-    /// It is longer than any valid call, even without its longest string.
+    /// The message is longer than any valid call, even without its longest string.
     TooLong,
 }
 

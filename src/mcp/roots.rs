@@ -52,7 +52,7 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Name of the question for roots, as a client may get several questions at once.
 const QUESTION: &str = "roots";
 
-/// Most names of a folder that are compared with a missing one, and most that an error names.
+/// Maximum number of names of a folder that are compared with a missing one, and that an error names.
 const MAX_NAMES: usize = 1000;
 const MAX_NEAREST: usize = 3;
 

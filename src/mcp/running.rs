@@ -40,7 +40,7 @@ const FIRST_PROGRESS: Duration = Duration::from_millis(500);
 /// Time between reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Most links to images in a result. All files are named in its JSON.
+/// Maximum number of links to images in a result. All files are named in its JSON.
 const MAX_LINKS: usize = 10;
 
 /// Waits for work, and reports its progress to the caller if that has asked for it.

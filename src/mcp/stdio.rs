@@ -299,8 +299,8 @@ enum Received {
 enum Fault {
     TooLong,
     TooComplex,
-    /// It is not JSON. The message may still be sensible: if a model's text was cut within an emoji, its half is
-    /// written as an escape that stands for no character.
+    /// The line is not JSON. The message may still be sensible: if a model's text was cut within an emoji, half of the
+    /// emoji is written as an escape that stands for no character.
     Unreadable,
 }
 

@@ -85,15 +85,15 @@ pub(super) struct Description {
 /// The possible effects of calling a tool. No tool reaches beyond its sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Hints {
-    /// It changes nothing.
+    /// The tool changes nothing.
     ReadOnly,
-    /// It adds something, and nothing more if it is called again.
+    /// The tool adds something. A second call adds nothing more.
     Adding,
-    /// It adds something each time it is called.
+    /// The tool adds something each time it is called.
     Making,
-    /// It may change or delete what is there, each time it is called.
+    /// The tool may change or delete existing things, each time it is called.
     Destructive,
-    /// It deletes or stops what is there. A second call has nothing left to do.
+    /// The tool deletes or stops existing things. A second call has nothing left to do.
     Ending,
 }
 

@@ -16,7 +16,7 @@ use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 /// The observations of a cell from which notes are made.
 #[derive(Debug)]
 pub(crate) struct SeenCell<'a> {
-    /// Its language, such as `python`.
+    /// The cell's language, such as `python`.
     pub(crate) language: &'a str,
     pub(crate) state: CellState,
     /// Whether its interpreter was started for it.
@@ -27,7 +27,7 @@ pub(crate) struct SeenCell<'a> {
     pub(crate) newly_at_risk: bool,
     /// Number of threads that were not rolled back with the variables.
     pub(crate) lost_threads: usize,
-    /// Its timeout.
+    /// The cell's timeout.
     pub(crate) timeout: Duration,
     /// The longest timeout that it could have had.
     pub(crate) max_timeout: Duration,

@@ -43,7 +43,7 @@ pub(crate) use self::{
     run::{Seen, of_run},
 };
 
-/// Most notes of one result.
+/// Maximum number of notes of one result.
 const MAX_NOTES: usize = 5;
 
 /// Longest note, in characters.

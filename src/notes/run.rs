@@ -29,7 +29,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) world: World,
 }
 
-/// Most names of files in a note.
+/// Maximum number of names of files in a note.
 pub(super) const MAX_FILES: usize = 10;
 
 /// The notes on a run, the most helpful first.

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Most mistakes that are reported.
+/// Maximum number of mistakes that are reported.
 pub(super) const MAX_FAULTS: usize = 5;
 
 /// Longest text of a mistake, in characters: some of them quote the argument, however long it is.
@@ -24,11 +24,11 @@ const MAX_FAULT: usize = 500;
 /// Longest time of a check.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// Most memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
+/// Maximum memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
 #[cfg(feature = "wasm")]
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Most bytes of an answer: JSON may need six bytes for a character.
+/// Maximum number of bytes of an answer: JSON may need six bytes for a character.
 const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 
 /// The question to the process.

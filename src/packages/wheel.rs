@@ -55,7 +55,7 @@ pub(super) struct Wheel {
 struct Entry {
     /// The name in the archive.
     name: String,
-    /// Its place in the archive.
+    /// The file's offset, size and compression in the archive.
     packed: Packed,
     /// The path below the folder of packages; `None` if the file is left out.
     goes_to: Option<String>,

@@ -51,9 +51,9 @@ impl News {
 /// Facts about a session that may be archived.
 #[derive(Debug, Default)]
 pub(crate) struct Archived {
-    /// The archive may have a version of it, although it began without one.
+    /// The archive may have a version of the session, although the session began without one.
     pub(crate) may_be: bool,
-    /// It began without its archived version, or with a part of it, as the archive did not answer.
+    /// The session began without its archived version, or with a part of it, because the archive did not answer.
     pub(crate) began_without: AtomicBool,
     /// The news for its caller, if it was restored.
     pub(crate) news: News,

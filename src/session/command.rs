@@ -73,9 +73,9 @@ pub(crate) enum Command {
 pub struct Program {
     /// The language whose interpreter runs it.
     pub language: RuntimeName,
-    /// It is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
+    /// Whether the program is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
     pub cell: bool,
-    /// Its text.
+    /// The program's text.
     pub code: Bytes,
     /// Standard input; empty if `None`.
     pub stdin: Option<Bytes>,

@@ -122,9 +122,9 @@ struct Driver {
     link: Link,
     link_owner: LinkOwner,
     state: State,
-    /// It has no sandbox: the sandbox is saved on disk until the session is used.
+    /// Whether the session has no sandbox: the sandbox is saved on disk until the session is used.
     asleep: bool,
-    /// It resumed from a saved state, which may contain any variables.
+    /// Whether the session resumed from a saved state, which may contain any variables.
     had_state: bool,
     /// The phase that observers were last told.
     phase: Phase,
@@ -148,7 +148,7 @@ struct Driver {
     next_run: Option<(Program, Reply<RunReport>)>,
     /// The run whose pictures are being read.
     drawn_by: Option<RunId>,
-    /// Its sandbox has a note that says whose session it is, so that the next server can take it over.
+    /// Whether the sandbox has a note that says whose session it is, so that the next server can take it over.
     is_remembered: bool,
 }
 

@@ -17,7 +17,7 @@ use crate::link::Memory;
 /// An event of a session.
 #[derive(Debug)]
 pub(crate) enum SessionEvent<'a> {
-    /// Its sandbox runs and its agent has answered.
+    /// The sandbox runs and its agent has answered.
     Started {
         /// The backend's name for the sandbox.
         sandbox: &'a str,
@@ -25,16 +25,15 @@ pub(crate) enum SessionEvent<'a> {
         memory: Memory,
         start: SandboxStart,
     },
-    /// Its sandbox was saved on disk and has ended, until the session is used.
+    /// The sandbox was saved on disk and has ended, until the session is used.
     Slept,
-    /// Its sandbox could not be started.
+    /// The sandbox could not be started.
     NotStarted,
     /// The next run starts warm, or the agent has reported why it will not.
     Warmed {
         done: WarmDone,
         took: Duration,
     },
-    /// Its phase changed.
     Phase(Phase),
     RunBegan {
         run_id: &'a RunId,
@@ -66,7 +65,7 @@ pub(crate) enum SessionEvent<'a> {
     FileRead {
         bytes: usize,
     },
-    /// It was saved to the archive or restored from it, or this failed.
+    /// The session was saved to the archive or restored from it, or this failed.
     Archived {
         action: &'static str,
         outcome: &'static str,

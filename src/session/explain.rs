@@ -13,7 +13,7 @@ pub(crate) enum Effect {
     None,
     /// A file of this size was added, or has a new version.
     FileAdded {
-        /// Its size.
+        /// The file's size.
         bytes: u64,
     },
     /// The interpreter of a language was rolled back or restarted.

@@ -26,7 +26,7 @@ use crate::{
     packages::Present,
 };
 
-/// Commands that may wait for a session that is still starting.
+/// Maximum number of commands that may wait for a session that is still starting.
 const QUEUED_COMMANDS: usize = 64;
 
 /// The record of a session. Clones share it.
@@ -35,7 +35,7 @@ pub(crate) type Record = Arc<OnceLock<SessionRecord>>;
 /// The interface of a session's task. Clones reach the same task.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    /// Its name.
+    /// The session's name.
     pub(crate) id: SessionId,
     /// Distinguishes it from every other session of this server, whatever its name.
     pub(crate) number: u64,
@@ -43,21 +43,21 @@ pub(crate) struct Handle {
     pub(crate) since: Timestamp,
     /// How long it may be unused.
     pub(crate) ttl: Duration,
-    /// It ends with the call that it was started for.
+    /// Whether the session ends with the call that it was started for.
     pub(crate) is_stateless: bool,
     /// How it began, as far as was known before its task began.
     pub(crate) origin: Origin,
-    /// Its record; not set while it waits in the pool, and never if it ends with its call.
+    /// The session's record; not set while it waits in the pool, and never if it ends with its call.
     pub(crate) record: Record,
     /// Facts about it for the archive.
     pub(crate) archived: Arc<Archived>,
-    /// Its own settings, which override the server's.
+    /// The session's own settings, which override the server's.
     pub(crate) own: OwnSettings,
     /// The image of its sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
     /// How it resumed from saved state.
     pub(crate) beginning: Beginning,
-    /// Its runs so far.
+    /// The session's runs so far.
     pub(crate) history: watch::Receiver<History>,
     /// Whether it is in use.
     pub(crate) usage: Usage,

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::notes::Notes;
 
-/// Runs that are kept, in memory alone and with a folder.
+/// Maximum number of runs that are kept, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
 const MAX_RUNS_ON_DISK: usize = 2000;
 
@@ -36,7 +36,7 @@ const MAX_BYTES_OF_ALL: usize = 16 << 20;
 /// run is always kept.
 const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 
-/// Characters of a program's first line that are shown.
+/// Maximum number of characters of a program's first line that are shown.
 const MAX_LINE_CHARS: usize = 80;
 
 /// How many times more bytes a session with texts on disk may keep, as the rest of each run stays in memory.
@@ -67,9 +67,9 @@ pub struct PastRun {
     pub begun: Timestamp,
     /// The language of its code.
     pub language: RuntimeName,
-    /// It is a cell of the workspace, not a program of its own.
+    /// Whether the run is a cell of the workspace, not a program of its own.
     pub is_cell: bool,
-    /// Its whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
+    /// The run's whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
     pub code: String,
     /// The first line of its source that is not blank, as printable text of at most 80 characters.
     pub first_line: String,
@@ -103,7 +103,7 @@ pub struct RunEnd {
     pub stderr: String,
     /// The notes on it.
     pub notes: Notes,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the run was a cell.
     pub cell: Option<PastCell>,
     /// New and changed files, by path.
     pub artifacts: Vec<Artifact>,
@@ -131,7 +131,7 @@ pub struct PastCell {
     pub result: Option<String>,
     /// The error and what to do about it, in one sentence, unless it succeeded.
     pub error_message: Option<String>,
-    /// It was undone later.
+    /// Whether the cell was undone later.
     pub is_undone: bool,
 }
 

@@ -3,15 +3,15 @@
 /// How a session began on this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Its sandbox was started for it.
+    /// The sandbox was started for the session.
     New,
-    /// Its sandbox waited in the pool, or still waits there.
+    /// The sandbox waited in the pool, or still waits there.
     Pooled,
-    /// It resumed from the sandbox that an earlier server saved in the state folder.
+    /// The session resumed from the sandbox that an earlier server saved in the state folder.
     Woken,
-    /// Its sandbox, which waited for another server, was taken over.
+    /// The sandbox, which waited for another server, was taken over.
     Resumed,
-    /// It was restored from the archive.
+    /// The session was restored from the archive.
     Restored,
 }
 

@@ -3,10 +3,10 @@
 /// The phase of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Its sandbox is being started.
+    /// The sandbox is being started.
     #[default]
     Starting,
-    /// Its sandbox waits in the pool, or is being started for it. It has no caller yet.
+    /// The sandbox waits in the pool, or is being started for it. The session has no caller yet.
     Pooled,
     /// No run is in progress.
     Idle,

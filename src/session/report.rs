@@ -40,7 +40,7 @@ pub struct RunReport {
     pub start: Start,
     /// Time that the agent took in total.
     pub agent_elapsed: Duration,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the run was a cell.
     pub cell: Option<CellReport>,
 }
 
@@ -67,8 +67,8 @@ pub struct CellReport {
     pub error_message: Option<String>,
 }
 
-/// Artifacts that are listed after a run. A program that writes thousands of files must not flood the context of the
-/// model that started it; `list_artifacts` lists all of them.
+/// Maximum number of artifacts that are listed after a run. A program that writes thousands of files must not flood the
+/// context of the model that started it; `list_artifacts` lists all of them.
 const MAX_ARTIFACTS: usize = 50;
 
 /// Largest number from a sandbox that is passed on: JSON readers with 64-bit floats do not represent larger ones

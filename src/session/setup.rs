@@ -30,7 +30,7 @@ pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) idle: IdleLimits,
     pub(crate) origin: Origin,
-    /// Its record, as soon as it has a caller.
+    /// The session's record, as soon as the session has a caller.
     pub(crate) record: Record,
     /// How its sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
@@ -61,7 +61,7 @@ pub(crate) struct Setup {
     pub(crate) starts: Arc<Semaphore>,
     /// Cancelled when the server ends or another server takes over the session.
     pub(crate) shutdown: CancellationToken,
-    /// Its name and its permit, which is free again after the sandbox was removed.
+    /// The session's name and its permit, which is free again after the sandbox was removed.
     pub(crate) lease: Lease,
 }
 

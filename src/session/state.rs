@@ -22,7 +22,7 @@ pub(crate) struct State {
     operations: usize,
     /// `None` before its first use, if it is in the pool.
     last_used: Option<Instant>,
-    /// It has begun to hibernate since it was last used.
+    /// Whether the session has begun to hibernate since it was last used.
     hibernating: bool,
     limits: IdleLimits,
 }

@@ -18,7 +18,7 @@ use crate::{
 /// The part of a session's state that viewers see besides its history.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Its files.
+    /// The session's files.
     pub files: Arc<Listing>,
     /// The interpreters of its workspace, by language; empty while a run is in progress.
     pub interpreters: Vec<(RuntimeName, Inspected)>,

@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Sandboxes that are contacted at a time.
+/// Maximum number of sandboxes that are contacted at a time.
 pub(super) const AT_ONCE: usize = 8;
 
 /// Interval at which sandboxes without a server are listed.
@@ -78,7 +78,7 @@ impl NotYet {
 pub(super) enum NotAdopted {
     /// A later attempt may succeed.
     Yet,
-    /// It has no caller, belongs to another server, or cannot be resumed.
+    /// The sandbox has no caller, belongs to another server, or cannot be resumed.
     Ever,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use model::{Lost, LostReason, Principal, RunId, SessionId, WorkspaceId};
 
-/// Sessions and workspaces that are remembered for each caller.
+/// Maximum number of sessions and workspaces that are remembered for each caller.
 pub(super) const REMEMBERED: usize = 256;
 
 /// The name or workspace by which a session was found.
@@ -15,7 +15,7 @@ pub(super) enum FoundBy {
     Workspace(WorkspaceId),
 }
 
-/// Runs of ended sessions that are remembered for each caller.
+/// Maximum number of runs of ended sessions that are remembered for each caller.
 const REMEMBERED_RUNS: usize = 256;
 
 /// Ended sessions by caller. There are as many callers as there are tokens.

@@ -48,7 +48,7 @@ const GLANCE: Duration = Duration::from_secs(1);
 /// Longest time that a request waits until a server that has just started knows the callers' homes.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
-/// Callers that are released at a time when the server ends.
+/// Maximum number of callers that are released at a time when the server ends.
 const AT_ONCE: usize = 16;
 
 /// The callers that this server shares with others.

@@ -83,7 +83,7 @@ pub struct Host {
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
     is_ending_soon: AtomicBool,
-    /// Its clones count the requests that other servers are answering.
+    /// Each clone counts a request that another server is answering.
     passed_on: Arc<()>,
     /// Set if a sandbox may not have been removed.
     may_be_unclean: AtomicBool,

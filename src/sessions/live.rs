@@ -22,7 +22,7 @@ pub struct Live<'a> {
 /// The state of a session, for its viewers.
 #[derive(Debug, Clone)]
 pub struct SessionInfo {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
     /// Distinguishes sessions of one name.
     pub number: u64,
@@ -30,7 +30,7 @@ pub struct SessionInfo {
     pub since: Timestamp,
     /// When it expires if it is not used until then.
     pub expires: Timestamp,
-    /// Its runs and uploads so far, and what it is doing now.
+    /// The session's runs and uploads so far, and its present phase.
     pub history: History,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Live<'a> {
         Self { sessions, handle }
     }
 
-    /// Its number, which distinguishes it from earlier and later sessions of its name.
+    /// The session's number, which distinguishes it from earlier and later sessions of its name.
     pub fn number(&self) -> u64 {
         self.sessions.host.number_in_urls(&self.sessions.caller, self.handle.number)
     }
@@ -49,7 +49,7 @@ impl<'a> Live<'a> {
         self.handle.is_stateless
     }
 
-    /// Its state.
+    /// The session's state.
     pub fn info(&self) -> SessionInfo {
         SessionInfo {
             id: self.handle.id.clone(),

@@ -18,7 +18,7 @@ use crate::{
 /// A package that can be imported now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Its version.
+    /// The package's version.
     pub version: String,
     /// Packages that were installed with it, including itself, by name and version; empty if all were present.
     pub new: Vec<(String, String)>,

@@ -50,7 +50,7 @@ pub(super) struct Pooled {
     pub(super) handle: Handle,
     /// The image that it was made from.
     image: Option<String>,
-    /// It has started; until then its commands wait.
+    /// Whether the sandbox has started; until then its commands wait.
     started: bool,
 }
 

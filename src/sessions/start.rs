@@ -34,7 +34,7 @@ pub(super) struct NewSession {
     pub(super) permit: Option<OwnedSemaphorePermit>,
     /// The key of its caller, if it has a caller and servers share callers.
     pub(super) caller: Option<CallerKey>,
-    /// Its record; `None` if it has no caller yet, or ends with its call.
+    /// The session's record; `None` if the session has no caller yet, or ends with its call.
     pub(super) record: Option<SessionRecord>,
     /// The key under which its sandbox is saved when the server ends; `None` if it is not saved.
     pub(super) saved_as: Option<SessionKey>,

@@ -78,7 +78,7 @@ impl Workspace {
         }
     }
 
-    /// Its name, if that outlives the connections of its clients.
+    /// The workspace's name, if that outlives the connections of its clients.
     pub(super) fn name(&self) -> Option<&SessionId> {
         match &self.id {
             WorkspaceId::Named(name) => Some(name),
@@ -119,7 +119,7 @@ impl fmt::Debug for Workspace {
 /// The session that a call was for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
     /// Whether it was started for this call or, for a workspace, its caller has not yet been told that it was started.
     pub is_new: bool,

@@ -178,13 +178,13 @@ pub trait Switch: Clone {
 
 /// A run that is ready to start.
 pub struct Job<S> {
-    /// Its request.
+    /// The run's request.
     pub run: Run,
-    /// Its text.
+    /// The program's text.
     pub code: Vec<u8>,
-    /// Its standard input; `None` is `/dev/null`.
+    /// The program's standard input; `None` is `/dev/null`.
     pub stdin: Option<Vec<u8>>,
-    /// Its outputs so far.
+    /// The outputs so far.
     pub outputs: SharedOutputs,
     /// Ends it, once it is thrown.
     pub switch: S,
@@ -236,7 +236,7 @@ pub(crate) struct Running<S> {
 }
 
 impl<S> Running<S> {
-    /// Its call id, until its reply is about to be sent.
+    /// The run's call id, until its reply is about to be sent.
     pub(crate) fn in_progress(&self) -> Option<u32> {
         (!self.over.load(Ordering::Acquire)).then_some(self.call)
     }

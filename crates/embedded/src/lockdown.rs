@@ -29,7 +29,7 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Most descriptors that the agent may have open: its own, and those of long outputs.
+/// Maximum number of descriptors that the agent may have open: its own, and those of long outputs.
 const MAX_DESCRIPTORS: u64 = 64;
 
 /// Gives up all rights that the agent does not need. Must be called before there is a second thread, as later threads

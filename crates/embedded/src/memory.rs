@@ -264,13 +264,13 @@ const WATCHED: Which = Which { not: 0, all: WRITTEN, any: PRESENT | SWAPPED };
 /// Pages that are still those of a file, because they were only read.
 const READ: Which = Which { not: 0, all: WRITTEN | FILE, any: PRESENT };
 
-/// Most pages that are returned as written without protecting those that were only read.
+/// Maximum number of pages that are returned as written without protecting those that were only read.
 const MANY: usize = 2048;
 
 /// `PM_SCAN_WP_MATCHING` and `PM_SCAN_CHECK_WPASYNC`: protects the pages that are found, if they can be protected.
 const PROTECT: u64 = 1 << 0 | 1 << 1;
 
-/// Most rows of pages that one scan returns.
+/// Maximum number of rows of pages that one scan returns.
 const MAX_FOUND: usize = 1024;
 
 nix::ioctl_readwrite!(pagemap_scan, b'f', 16, Scan);

@@ -49,7 +49,7 @@ pub(crate) const SOURCES: [&str; 7] = [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FON
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Told {
-    /// Its exit code.
+    /// The exit code of the program or cell.
     pub(crate) code: i32,
     /// Further facts.
     pub(crate) facts: Facts,

@@ -22,7 +22,7 @@ pub struct SessionRecord {
     pub since: Timestamp,
     /// The workspace that it belongs to, if it belongs to one.
     pub workspace: Option<WorkspaceId>,
-    /// Its own settings.
+    /// The session's own settings.
     pub own: OwnSettings,
 }
 

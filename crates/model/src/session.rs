@@ -85,7 +85,7 @@ pub enum LostReason {
     Expired(Duration),
     /// The session ended to make room for another session of its caller.
     Evicted,
-    /// Its sandbox ended unexpectedly.
+    /// The sandbox ended unexpectedly.
     Died,
     /// The session was to be saved when its server ended, and the saved state cannot be used.
     NotKept,

@@ -67,10 +67,11 @@ use crate::{config::Config, server_key::ServerKey};
 /// Longest wait for one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods that start at a time. The number does not depend on this machine's processors, as pods start elsewhere.
+/// Maximum number of pods that start at a time. The number does not depend on this machine's processors, as pods start
+/// elsewhere.
 const CONCURRENT_STARTS: usize = 32;
 
-/// Pods in one page of a list: a thousand pods are 40 MB.
+/// Maximum number of pods in one page of a list: a thousand pods are 40 MB.
 const PODS_PER_PAGE: u32 = 500;
 
 /// How long a pod may live beyond the longest time that a session may be unused. No session is in use for that long

@@ -28,7 +28,7 @@ pub(crate) enum FolderError {
     /// Other users can write to it, and may have written its contents.
     #[error("others can write to it")]
     Mode,
-    /// It cannot be made or opened.
+    /// The folder cannot be created or opened.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -19,5 +19,5 @@ pub(super) use self::{
 /// Memory of an upload, in bytes: pieces in transit, and the bytes between the files of a form.
 const UPLOAD_BYTES: usize = MAX_BETWEEN + (768 << 10);
 
-/// Most bytes of a form that belong to no file.
+/// Maximum number of bytes of a form that belong to no file.
 const MAX_BETWEEN: usize = 256 << 10;

@@ -23,7 +23,7 @@ pub(super) struct Open<'a> {
     pub(super) last_used: Instant,
 }
 
-/// Most sessions of one principal: four fifths of all places.
+/// Maximum number of sessions of one principal: four fifths of all places.
 fn share(places: usize) -> usize {
     (places * 4 / 5).max(1)
 }

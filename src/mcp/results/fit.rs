@@ -26,9 +26,9 @@ pub(in crate::mcp) struct TextField<'a> {
 /// The limits of a result, see [`fit`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::mcp) struct Room {
-    /// Most characters of the JSON, as clients count them.
+    /// Maximum number of characters of the JSON, as clients count them.
     chars: usize,
-    /// Most bytes of the message.
+    /// Maximum number of bytes of the message.
     bytes: usize,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::mcp) fn fit(result: &mut Value, texts: &[TextField<'_>], room: Roo
     }
 }
 
-/// Characters of a field that says that an output was truncated, and of the output's quotes.
+/// Number of characters of a field that says that an output was truncated, and of the output's quotes.
 const TRUNCATED: usize = 30;
 
 /// Number of characters below which no result can be too large for a message.

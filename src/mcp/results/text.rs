@@ -11,7 +11,7 @@ use super::{budget::encoded_size, kind};
 /// full.
 pub(in crate::mcp) const PAGE: u64 = 30_000;
 
-/// Most bytes of a page.
+/// Maximum number of bytes of a page.
 pub(in crate::mcp) const MAX_PAGE: u64 = 100_000;
 
 /// Largest offset: whole numbers beyond it are no longer exact in clients whose numbers are all floating.
@@ -81,7 +81,7 @@ pub(in crate::mcp) fn without_middle(
     (line.len() < tail - head).then(|| format!("{}{line}{}", &text[..head], &text[tail..]))
 }
 
-/// Most characters of the line that says what was left out.
+/// Maximum number of characters of the line that says what was left out.
 const MAX_MARKER: usize = 120;
 
 /// Takes the length of a character in JSON from `left`; false if it is longer.

@@ -27,10 +27,10 @@ use crate::{
     sessions::{Inspect, Inspected, List, Listing},
 };
 
-/// Most runs in a result.
+/// Maximum number of runs in a result.
 const MAX_RUNS: usize = 20;
 
-/// Most variables in a result: the newest.
+/// Maximum number of variables in a result: the newest.
 const MAX_VARIABLES: usize = 100;
 
 pub(in crate::mcp) struct GetWorkspaceInfo;

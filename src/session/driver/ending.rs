@@ -30,7 +30,7 @@ pub(super) enum Ending {
     Closed(Option<Reply<()>>),
     Died,
     Expired,
-    /// Its permit goes to the caller that waits for it.
+    /// The session's permit goes to the caller that waits for it.
     Evicted(Reply<Option<OwnedSemaphorePermit>>),
     Shutdown,
 }

@@ -50,11 +50,11 @@ use crate::{
     link::{Link, LinkError},
 };
 
-/// Operations of one session that may make a call at the same time; others wait for their turn.
+/// Maximum number of operations of one session that may make a call at the same time; others wait for their turn.
 const MAX_CALLS: usize = 8;
 
-/// Uploads of one session that the agent keeps open at the same time; others wait for their turn. Half of the agent's
-/// limit, so that it never refuses one.
+/// Maximum number of uploads of one session that the agent keeps open at the same time; others wait for their turn.
+/// Half of the agent's limit, so that it never refuses one.
 const MAX_OPEN_UPLOADS: usize = 16;
 
 /// An operation over the link beside runs. It takes a turn for its calls, and counts as activity.

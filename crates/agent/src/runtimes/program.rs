@@ -20,7 +20,7 @@ use super::channel::ProgramChannel;
 /// A program to be started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// Its text.
+    /// The program's text.
     pub(crate) code: &'a [u8],
     /// The kind of its standard input.
     pub(crate) stdin: Stdin,

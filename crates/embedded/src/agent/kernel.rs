@@ -27,7 +27,7 @@ use crate::{
 /// Longest time that reading the variables may take.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Most pages that a spare guest copies in advance: 8 MB.
+/// Maximum number of pages that a spare guest copies in advance: 8 MB.
 const MAX_HOT: usize = 2048;
 
 /// An interpreter and its workspace.
@@ -54,11 +54,11 @@ pub(super) struct Kernel {
 
 /// A guest after a call.
 enum Unsettled {
-    /// Its state becomes the present state; the other is the state before the call.
+    /// A guest whose state becomes the present state, and the state before the call.
     Kept(Machine, Arc<Kept>),
-    /// It is rolled back to the present state.
+    /// A guest that is rolled back to the present state.
     Stopped(Machine),
-    /// It has run a program: its state is discarded.
+    /// A guest that has run a program: its state is discarded.
     Program(Machine),
 }
 

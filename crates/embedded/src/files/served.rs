@@ -13,7 +13,7 @@ use sandbox_files::tree::{self, Snapshot};
 
 use super::{Content, DATA, Errno, FileSystem, Stat, tree::Inode};
 
-/// Most nested folders that are listed.
+/// Maximum number of nested folders that are listed.
 const MAX_DEPTH: usize = 64;
 
 impl FileSystem {

@@ -34,7 +34,7 @@ const RECORD: usize = 16 + 3 * 8 + 32 + 32;
 /// Offset of the first state, and the alignment of states.
 const START: u64 = 4096;
 
-/// Most bytes of a key, including its length.
+/// Maximum number of bytes of a key, including its length.
 const MAX_KEY: u64 = 256;
 
 /// Size of the write buffer, in bytes.

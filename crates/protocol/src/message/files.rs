@@ -18,7 +18,7 @@ pub struct Put {
     pub path: String,
     /// Offset of this piece; a piece at 0 opens the upload.
     pub offset: u64,
-    /// This is the last piece.
+    /// Whether this is the last piece.
     pub last: bool,
     /// Replaces an existing file of this name; otherwise that fails with [`FailureCode::Exists`].
     pub overwrite: bool,

@@ -115,7 +115,7 @@ impl CellState {
 pub enum End {
     /// The program ended by itself.
     Exited {
-        /// Its exit code.
+        /// The program's exit code.
         code: i32,
     },
     /// A signal ended the program that neither the agent sent, nor the kernel for lack of memory.

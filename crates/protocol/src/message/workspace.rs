@@ -46,7 +46,8 @@ pub struct Contents {
 /// A variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    /// The first [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of the
+    /// variable's name.
     pub name: String,
     /// Type and size of its value, as `DataFrame 1000x5`, `list 3` or `int`; cut in the same way.
     pub summary: String,
@@ -137,7 +138,8 @@ pub struct Carried {
 /// A variable that was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostVariable {
-    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    /// The first [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of the
+    /// variable's name.
     pub name: String,
     /// The reason, cut in the same way.
     pub why: String,

@@ -48,7 +48,7 @@ struct Request<'a> {
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub(super) enum ZygoteStatus {
-    /// It is not dumpable any more, so that user code cannot look into it.
+    /// The fork server is not dumpable any more, so that user code cannot look into it.
     Guarded,
     /// Everything is loaded.
     Loaded {

@@ -6,7 +6,7 @@ use crate::files::{Content, Errno};
 /// Longest path that a guest may give, in bytes, as on Linux.
 pub(super) const MAX_GUEST_PATH: usize = 4096;
 
-/// Most links that are followed in a path, as on Linux.
+/// Maximum number of links that are followed in a path, as on Linux.
 const MAX_LINKS: usize = 40;
 
 /// The end of a path.

@@ -55,8 +55,8 @@ const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that a run waits until a fork server is guarded; that takes as long as an interpreter's start.
 const GUARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Total time for which loading is paused while runs have the processor to themselves. Without a limit, one run after
-/// another would keep it from ever ending.
+/// Maximum total time for which loading is paused while runs have the processor to themselves. Without a limit, one run
+/// after another would keep it from ever ending.
 const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
