@@ -70,7 +70,7 @@ struct Shared {
 pub(crate) struct SessionKey<'a> {
     /// The session's name.
     pub(crate) id: &'a SessionId,
-    /// Distinguishes it from earlier and later sessions of that name.
+    /// Distinguishes the session from earlier and later sessions of that name.
     pub(crate) number: u64,
 }
 

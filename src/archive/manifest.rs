@@ -136,7 +136,7 @@ impl Manifest {
         }
     }
 
-    /// The size of its objects, in bytes.
+    /// The size of the session's objects, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.iter().map(|file| file.size);
         let objects = self.variables.iter().map(|it| &it.object).chain(&self.state);
@@ -195,7 +195,7 @@ impl Manifest {
         if is_sound { Ok(manifest) } else { Err(torn) }
     }
 
-    /// Whether it is this caller's session of this name.
+    /// Whether this is the manifest of this caller's session of this name.
     pub(super) fn is_of(&self, caller: &Principal, session: &SessionId) -> bool {
         self.caller == caller.name() && self.session == session.as_str()
     }
@@ -220,7 +220,7 @@ impl Manifest {
         self.workspace.clone().filter(SessionKey::is_valid)
     }
 
-    /// Whether it has expired at `now`.
+    /// Whether the archived session has expired at `now`.
     pub(super) fn is_over(&self, now: i64) -> bool {
         let kept = u64::try_from(now.saturating_sub(self.saved_at)).unwrap_or(0);
         kept > self.keep_s

@@ -212,7 +212,7 @@ impl Writer {
         self.mend()?;
         if let Err(error) = self.file.write_all(bytes) {
             self.is_torn = true;
-            // If this fails, too, it is tried again before the next write.
+            // If this fails, too, the server tries again before the next write.
             let _ = self.mend();
             return Err(error);
         }

@@ -103,7 +103,7 @@ pub enum Greeting {
 }
 
 impl Greeting {
-    /// The error for it, if the backend knows no fix.
+    /// The error for this greeting, if the backend knows no fix.
     pub fn error(self, detail: &str) -> BackendError {
         match self {
             Self::OtherVersion => BackendError::new(

@@ -137,7 +137,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 pub struct Spec {
     /// The session that the sandbox is for.
     pub session: SessionId,
-    /// The resources that it may use.
+    /// The resources that the sandbox may use.
     pub limits: Limits,
     /// The key under which the sandbox is saved, and from which it is restored, if the backend can do that.
     pub saved_as: Option<SessionKey>,
@@ -254,22 +254,22 @@ impl fmt::Debug for Sandbox {
 pub struct Found {
     /// The backend's name for it.
     pub id: String,
-    /// When it was created.
+    /// When the sandbox was created.
     pub created: SystemTime,
-    /// Whether it runs.
+    /// Whether the sandbox runs.
     pub state: FoundState,
     /// The server that owns it, if its mark is one that the backend understands.
     pub owner: Option<FoundOwner>,
     /// Whether the sandbox is resumable: it outlives its stream, and ends by itself if no server reconnects.
     pub is_resumable: bool,
-    /// The caller of its session, if the sandbox is marked with it.
+    /// The caller of the sandbox's session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
     /// A session of this server uses it.
     pub is_in_use: bool,
 }
 
 impl Found {
-    /// Whether it runs and its server is not known to be alive.
+    /// Whether the sandbox runs and its server is not known to be alive.
     pub fn is_orphan(&self) -> bool {
         let life = self.owner.as_ref().map(|owner| owner.life);
         self.state == FoundState::Running && life != Some(Life::Alive)

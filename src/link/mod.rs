@@ -290,7 +290,7 @@ impl Link {
         self.closed.cancelled().await;
     }
 
-    /// Whether it has ended.
+    /// Whether the link has ended.
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }

@@ -46,9 +46,9 @@ pub struct RunRequest {
 pub struct RunReply {
     /// The number of the run, by which the agent keeps its output.
     pub call: u32,
-    /// Why it ended. A signal has a valid number.
+    /// Why the program ended. A signal has a valid number.
     pub end: End,
-    /// How its interpreter was started.
+    /// How the program's interpreter was started.
     pub start: Start,
     /// Wall time of the program, no longer than the call took.
     pub elapsed: Duration,

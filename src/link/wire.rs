@@ -388,7 +388,7 @@ async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> En
             other => return Ended::Broken(format!("a {other:?} frame from the agent")),
         };
         match calls.end(prefix.call) {
-            // The caller may no longer wait for it.
+            // The caller may no longer wait for the answer.
             Some(waiting) => drop(waiting.send(answer)),
             None if calls.is_of_another(prefix.call) => {}
             None => return Ended::Broken("an answer to no call".into()),
@@ -508,7 +508,7 @@ mod tests {
             calls.unreceived(received).iter().map(|frame| frame.call).collect::<Vec<_>>()
         };
         assert_eq!(again(2), numbers[2..]);
-        // None of these arrived, and then one did.
+        // The agent has received no further request, then one more.
         assert_eq!(again(2), numbers[2..]);
         assert_eq!(again(3), numbers[3..]);
         let (next, _waiting) = calls.begin();

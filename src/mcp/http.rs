@@ -164,12 +164,12 @@ impl Endpoint {
             Err(refused) => return Ok(invalid(refused.message())),
         };
         if message.is_long_initialize() {
-            // An `initialize` is stored for as long as its MCP session lives, and there are hundreds of them. Over
-            // stdio there is one.
+            // The server stores an `initialize` for as long as its MCP session lives, and there are hundreds of MCP
+            // sessions. Over stdio there is one.
             let why = "initialize is longer than 16 KiB, or has too many fields. Nothing was done.";
             return Ok(invalid(why));
         }
-        // Memory that the structure takes once it is parsed.
+        // Memory that the message's structure takes once it is parsed.
         memory.grow(message.tokens * TOKEN_BYTES).await?;
         let (is_initialize, Asks { id: request_id, streams }) =
             (message.is_initialize(), message.asks());

@@ -37,7 +37,7 @@ impl Language {
         }
     }
 
-    /// The source of its packages, if it has packages.
+    /// The source of the language's packages, if it has packages.
     pub(super) const fn ecosystem(self) -> Option<Ecosystem> {
         match self {
             Self::Python => Some(Ecosystem::PyPi),
@@ -46,7 +46,7 @@ impl Language {
         }
     }
 
-    /// The name of its runtime in the sandbox.
+    /// The name of the language's runtime in the sandbox.
     pub(super) const fn runtime(self) -> RuntimeName {
         match self {
             Self::Python => RuntimeName::PYTHON,

@@ -112,7 +112,7 @@ impl Message {
         Ok(Self { json: json.freeze(), long: Some(LongText::new(body.slice(start..end))), tokens })
     }
 
-    /// Whether it is an `initialize` that is too long to be stored by a server with many clients.
+    /// Whether the message is an `initialize` that is too long to be stored by a server with many clients.
     pub(super) fn is_long_initialize(&self) -> bool {
         let is_large = self.long.is_some()
             || self.json.len() > MAX_INITIALIZE
@@ -120,7 +120,7 @@ impl Message {
         is_large && self.is_initialize()
     }
 
-    /// Whether it is an `initialize`, which opens an MCP session in protocol versions that have them.
+    /// Whether the message is an `initialize`, which opens an MCP session in protocol versions that have them.
     pub(super) fn is_initialize(&self) -> bool {
         is_initialize(&self.json)
     }
@@ -136,7 +136,7 @@ impl Message {
 pub(super) struct Asks {
     /// The id that the answer will have; null if there will be none.
     pub(super) id: Value,
-    /// Whether its client expects messages before the answer: about progress, or from a subscription.
+    /// Whether the message's client expects messages before the answer: about progress, or from a subscription.
     pub(super) streams: bool,
 }
 

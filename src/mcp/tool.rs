@@ -24,7 +24,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// The name by which clients call it.
     const NAME: &'static str;
 
-    /// The set that it is offered with.
+    /// The toolset that has the tool.
     const TOOLSET: Toolset;
 
     /// Whether the call takes the message's long string, if there is one, and releases the message itself (see

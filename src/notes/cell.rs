@@ -19,9 +19,9 @@ pub(crate) struct SeenCell<'a> {
     /// The cell's language, such as `python`.
     pub(crate) language: &'a str,
     pub(crate) state: CellState,
-    /// Whether its interpreter was started for it.
+    /// Whether the cell's interpreter was started for it.
     pub(crate) fresh: bool,
-    /// Whether there were variables before it, as far as the caller was told.
+    /// Whether there were variables before the cell, according to what the caller was told.
     pub(crate) had_variables: bool,
     /// Whether the variables may be lost if the next cell is stopped, and the caller was not told so before.
     pub(crate) newly_at_risk: bool,

@@ -58,7 +58,7 @@ pub enum Note {
         argument: String,
         /// The given value: a number, or a text that is one.
         given: Value,
-        /// Whether it was above the bounds and not below them.
+        /// Whether the value was above the bounds and not below them.
         is_more: bool,
         /// The bound, which was used.
         used: u64,

@@ -19,7 +19,7 @@ const MAX_NAMES: usize = 12;
 pub enum RestoredNote {
     /// Files and variables were restored.
     Back {
-        /// When it was saved, in seconds since the epoch.
+        /// When the session was saved, in seconds since the epoch.
         saved_at: i64,
         /// Number of files.
         files: usize,

@@ -73,7 +73,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Current {
     tools: Arc<[Arc<OwnTool>]>,
-    /// The files that they were read from, in their state at that time.
+    /// The files that the tools were read from, in their state at that time.
     seen: Seen,
 }
 

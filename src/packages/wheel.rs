@@ -122,8 +122,8 @@ impl Wheel {
         Ok(Self { file, entries, left: most })
     }
 
-    /// The files that it installs. Files without a hash (the list of files, or a signature of it) are left out: no
-    /// other package has them.
+    /// The files that the wheel installs. Files without a hash (the list of files, or a signature of it) are left out:
+    /// no other package has them.
     pub(super) fn installs(&self) -> Vec<InstalledFile> {
         let beginning = |hash: &[u8]| {
             hash.first_chunk().map_or(0, |first: &[u8; 8]| u64::from_le_bytes(*first))

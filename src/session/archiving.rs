@@ -55,7 +55,7 @@ pub(crate) struct Archived {
     pub(crate) may_be: bool,
     /// The session began without its archived version, or with a part of it, because the archive did not answer.
     pub(crate) began_without: AtomicBool,
-    /// The news for its caller, if it was restored.
+    /// The note for the session's caller, if the session was restored.
     pub(crate) news: News,
     /// Packages that were installed in it.
     pub(crate) packages: Mutex<Vec<String>>,

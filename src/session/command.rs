@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Stores a note in the sandbox for the next server.
     Remember {
         note: Bytes,
-        /// The key of its caller, if several servers share callers.
+        /// The key of the session's caller, if several servers share callers.
         caller: Option<CallerKey>,
     },
     Close {

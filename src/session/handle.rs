@@ -37,7 +37,7 @@ pub(crate) type Record = Arc<OnceLock<SessionRecord>>;
 pub(crate) struct Handle {
     /// The session's name.
     pub(crate) id: SessionId,
-    /// Distinguishes it from every other session of this server, whatever its name.
+    /// Distinguishes the session from every other session of this server, whatever its name.
     pub(crate) number: u64,
     /// When a caller asked for it.
     pub(crate) since: Timestamp,
@@ -45,7 +45,7 @@ pub(crate) struct Handle {
     pub(crate) ttl: Duration,
     /// Whether the session ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// How it began, as far as was known before its task began.
+    /// How the session began, if that was known before its task began.
     pub(crate) origin: Origin,
     /// The session's record; not set while it waits in the pool, and never if it ends with its call.
     pub(crate) record: Record,
@@ -53,13 +53,13 @@ pub(crate) struct Handle {
     pub(crate) archived: Arc<Archived>,
     /// The session's own settings, which override the server's.
     pub(crate) own: OwnSettings,
-    /// The image of its sandbox, if the sandbox was started here and the image is known.
+    /// The image of the session's sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
-    /// How it resumed from saved state.
+    /// How the session resumed from saved state.
     pub(crate) beginning: Beginning,
     /// The session's runs so far.
     pub(crate) history: watch::Receiver<History>,
-    /// Whether it is in use.
+    /// Whether the session is in use.
     pub(crate) usage: Usage,
     /// Cancelled when the session is left to another server.
     pub(crate) let_go: CancellationToken,
@@ -119,7 +119,7 @@ impl Handle {
         Self { is_stateless: true, ..self }
     }
 
-    /// Whether its task takes no more commands.
+    /// Whether the session's task takes no more commands.
     pub(crate) fn is_ended(&self) -> bool {
         self.commands.is_closed()
     }
@@ -148,8 +148,8 @@ impl Handle {
         self.ask(|reply| Command::Close { reply }).await
     }
 
-    /// Makes its sandbox store a note for the next server, without waiting. If the queue of commands is full, the note
-    /// is not stored.
+    /// Makes the session's sandbox store a note for the next server, without waiting. If the queue of commands is full,
+    /// the note is not stored.
     pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
         let _ = self.commands.try_send(Command::Remember { note, caller });
     }
@@ -160,7 +160,7 @@ impl Handle {
         let _ = self.commands.try_send(Command::Close { reply });
     }
 
-    /// Whether its sandbox answers, once it has started. Does not count as use.
+    /// Whether the session's sandbox answers, once it has started. Does not count as use.
     pub(crate) async fn is_well(&self) -> bool {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
     }
@@ -182,7 +182,7 @@ impl Handle {
         self.ask(|reply| Command::Rest { reply }).await
     }
 
-    /// When it expires if it is not used until then.
+    /// When the session expires if it is not used until then.
     pub(crate) fn expires(&self) -> Timestamp {
         let idle = self.idle_for(Instant::now()).unwrap_or_default();
         let left = SignedDuration::try_from(self.ttl.saturating_sub(idle));

@@ -63,9 +63,9 @@ pub struct History {
 pub struct PastRun {
     /// The id of the run.
     pub run_id: RunId,
-    /// When it was asked for.
+    /// When the run was asked for.
     pub begun: Timestamp,
-    /// The language of its code.
+    /// The language of the run's code.
     pub language: RuntimeName,
     /// Whether the run is a cell of the workspace, not a program of its own.
     pub is_cell: bool,
@@ -75,7 +75,7 @@ pub struct PastRun {
     pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
-    /// The position of its texts on disk, if they are not in memory.
+    /// The position of the run's texts on disk, if they are not in memory.
     spilled: Option<Spilled>,
 }
 
@@ -91,7 +91,7 @@ struct Texts {
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// Why it ended.
+    /// Why the run ended.
     pub outcome: Outcome,
     /// The exit code of its report.
     pub exit_code: i32,
@@ -127,7 +127,7 @@ pub struct PastCell {
     pub count: u64,
     /// The state of the variables after it.
     pub state: CellState,
-    /// The value of its last expression.
+    /// The value of the cell's last expression.
     pub result: Option<String>,
     /// The error and what to do about it, in one sentence, unless it succeeded.
     pub error_message: Option<String>,
@@ -206,7 +206,7 @@ impl History {
 
     fn end(&mut self, report: &RunReport) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
-        // Only one runs at a time, so it is the last.
+        // Only one run is in progress at a time, so it is the last one.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
@@ -330,7 +330,7 @@ impl RunEnd {
         }
     }
 
-    /// Whether it was a cell that its interpreter has counted, and that was not undone.
+    /// Whether the run was a cell that its interpreter has counted, and that was not undone.
     fn has_lasted(&self) -> bool {
         // A cell whose state is `Lost` has lasted too, if it was the first of a new interpreter.
         self.cell.as_ref().is_some_and(|cell| {
@@ -351,7 +351,7 @@ impl PastCell {
 }
 
 impl PastRun {
-    /// Whether it was a cell that was undone later.
+    /// Whether the run was a cell that was undone later.
     pub fn is_undone(&self) -> bool {
         let cell = self.end.as_ref().and_then(|end| end.cell.as_ref());
         cell.is_some_and(|cell| cell.is_undone)

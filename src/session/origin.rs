@@ -16,7 +16,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Whether it continues a session that its caller knows.
+    /// Whether the session continues one that its caller knows.
     pub(crate) fn continues(self) -> bool {
         match self {
             Self::Woken | Self::Resumed | Self::Restored => true,

@@ -20,7 +20,7 @@ use crate::{
 pub struct RunReport {
     /// The id of the run.
     pub run_id: RunId,
-    /// Why it ended.
+    /// Why the run ended.
     pub outcome: Outcome,
     /// The exit code of the process; -1 at the deadline, 128 + signal if a signal ended it.
     pub exit_code: i32,
@@ -36,7 +36,7 @@ pub struct RunReport {
     pub notes: Notes,
     /// Wall time of the code.
     pub elapsed: Duration,
-    /// How its interpreter was started.
+    /// How the run's interpreter was started.
     pub start: Start,
     /// Time that the agent took in total.
     pub agent_elapsed: Duration,
@@ -57,7 +57,7 @@ pub struct CellReport {
     pub fresh: bool,
     /// Cells that the interpreter has run so far.
     pub execution_count: u64,
-    /// The value of its last expression as text, if it has one.
+    /// The value of the cell's last expression as text, if it has one.
     pub result: Option<Output>,
     /// Memory of the interpreter after it, in bytes, if it is known.
     pub memory_bytes: Option<u64>,
@@ -84,7 +84,7 @@ pub(crate) struct Limits {
     pub(crate) max_timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
-    /// How its tracebacks are shown.
+    /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
     /// The kind of environment that programs run in.
     pub(crate) world: World,
@@ -95,9 +95,9 @@ pub(crate) struct Limits {
 pub(crate) struct Before {
     /// The language of the cell.
     pub(crate) language: RuntimeName,
-    /// It has variables of earlier cells, according to what the caller was told.
+    /// Whether the interpreter has variables of earlier cells, according to what the caller was told.
     pub(crate) has_variables: bool,
-    /// The caller was told that stopping the cell may lose them.
+    /// Whether the caller was told that stopping the cell may lose them.
     pub(crate) is_at_risk: bool,
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn report(
         can_undo: cell.can_undo,
         error_message,
     });
-    // A cell has `error_message` for it.
+    // The report of a cell has `error_message` instead.
     if let Some(note) = note.filter(|_| cell.is_none()) {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');

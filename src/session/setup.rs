@@ -32,7 +32,7 @@ pub(crate) struct Setup {
     pub(crate) origin: Origin,
     /// The session's record, as soon as the session has a caller.
     pub(crate) record: Record,
-    /// How its sandbox outlives its stream; `None` if it does not.
+    /// How the sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
     /// Bytes of each output of a run that are kept.
     pub(crate) max_output: usize,
@@ -53,9 +53,9 @@ pub(crate) struct Setup {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,
-    /// Read by calls that need its permit; updated by readers of its files.
+    /// Read by calls that need the session's permit; updated by readers of its files.
     pub(crate) usage: Usage,
-    /// How it began, for its first caller.
+    /// How the session began, for its first caller.
     pub(crate) beginning: Beginning,
     /// Limits how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,

@@ -20,7 +20,7 @@ use crate::{
 pub struct View {
     /// The session's files.
     pub files: Arc<Listing>,
-    /// The interpreters of its workspace, by language; empty while a run is in progress.
+    /// The interpreters of the session's workspace, by language; empty while a run is in progress.
     pub interpreters: Vec<(RuntimeName, Inspected)>,
 }
 

@@ -183,7 +183,7 @@ async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdo
             (Ok(resumed), _) => break (id, gone, resumed),
             (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
             (Err(error @ LinkError::Version(_)), _) => {
-                // No server of this version can ever resume it.
+                // No server of this version can ever resume the sandbox.
                 let _ = backend.remove(id).await;
                 return Err((NotAdopted::Ever, error.to_string()));
             }
@@ -256,7 +256,7 @@ async fn enter(
     registry.insert(&sessions.caller, handle.clone());
     if let Some(workspace) = workspace {
         registry.bind(&sessions.caller, &workspace, &handle);
-        // Its caller knows it already.
+        // The session's caller knows it already.
         registry.told(&sessions.caller, &workspace);
     }
     drop(registry);

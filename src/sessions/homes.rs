@@ -217,7 +217,7 @@ impl<'a> SharedCallers<'a> {
             Some(Home::At(_)) => return false,
             Some(Home::Left(_)) | None => None,
         };
-        // Boxed, as this is part of it.
+        // Boxed, because the call is recursive.
         if let Err(error) = Box::pin(self.home_of(caller, gone.as_ref())).await {
             tracing::debug!(%error, "failed to take over a caller's sessions");
         }

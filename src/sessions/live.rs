@@ -26,9 +26,9 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// Distinguishes sessions of one name.
     pub number: u64,
-    /// When a caller asked for it.
+    /// When a caller asked for the session.
     pub since: Timestamp,
-    /// When it expires if it is not used until then.
+    /// When the session expires if it is not used until then.
     pub expires: Timestamp,
     /// The session's runs and uploads so far, and its present phase.
     pub history: History,
@@ -44,7 +44,7 @@ impl<'a> Live<'a> {
         self.sessions.host.number_in_urls(&self.sessions.caller, self.handle.number)
     }
 
-    /// Whether it ends with the call that it was started for.
+    /// Whether the session ends with the call that it was started for.
     pub fn is_stateless(&self) -> bool {
         self.handle.is_stateless
     }
@@ -60,23 +60,23 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// The image of its sandbox, if known.
+    /// The image of the session's sandbox, if known.
     pub(crate) fn image(&self) -> Option<Arc<str>> {
         self.handle.image.clone()
     }
 
-    /// The limits of its sandbox.
+    /// The limits of the session's sandbox.
     pub(crate) fn limits(&self) -> Limits {
         let spec = Spec::new(self.sessions.config(), &self.handle.id);
         spec.with_memory(self.handle.own.memory).limits
     }
 
-    /// The news for its caller, if it was restored.
+    /// The note for the session's caller, if the session was restored.
     pub(crate) fn restored(&self) -> Option<Restored> {
         self.handle.archived.news.get()
     }
 
-    /// Records that its caller was told that it was restored.
+    /// Records that the caller was told that the session was restored.
     pub(crate) fn restored_told(&self) {
         self.handle.archived.news.told();
     }

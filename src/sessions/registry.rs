@@ -48,7 +48,7 @@ pub(super) struct MostResting {
 struct Bound {
     id: SessionId,
     number: u64,
-    /// News that its caller has not been told yet.
+    /// The note that the caller has not got yet.
     news: Option<News>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct SavedBefore {
 pub struct Sleeper {
     /// The session's name.
     pub id: SessionId,
-    /// When it began, if that was recorded.
+    /// When the session began, if that was recorded.
     pub since: Option<Timestamp>,
 }
 

@@ -44,7 +44,7 @@ impl From<Option<SessionId>> for Which {
 #[derive(Clone)]
 pub struct Workspace {
     id: WorkspaceId,
-    /// Cancelled when its MCP session has ended: no session is started for it then.
+    /// Cancelled when the MCP session of the workspace has ended: no session is started for the workspace then.
     ended: Option<CancellationToken>,
 }
 
@@ -90,7 +90,7 @@ impl Workspace {
         &self.id
     }
 
-    /// Whether its MCP session has ended.
+    /// Whether the MCP session of the workspace has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
@@ -121,7 +121,8 @@ impl fmt::Debug for Workspace {
 pub struct Opened {
     /// The session's name.
     pub id: SessionId,
-    /// Whether it was started for this call or, for a workspace, its caller has not yet been told that it was started.
+    /// Whether the session was started for this call or, for a workspace, its caller has not yet been told that it was
+    /// started.
     pub is_new: bool,
     /// The earlier session of this name or workspace, if this one is new and the earlier one is remembered.
     pub lost: Option<Lost>,

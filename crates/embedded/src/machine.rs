@@ -330,7 +330,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The values of its mutable globals.
+    /// The values of the guest's mutable globals.
     pub(crate) fn globals(&mut self) -> Vec<u64> {
         let store = &mut self.store;
         let value = |global: &Global| match global.get(&mut *store) {

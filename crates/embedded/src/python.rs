@@ -73,7 +73,7 @@ impl Told {
         Self { code: 1, ..Self::default() }
     }
 
-    /// The text of its value, in the form of a reply.
+    /// The text of the cell's value, in the form of a reply.
     pub(crate) fn result(&self) -> Option<(Captured, Vec<u8>)> {
         let (head, tail, total) = self.result.as_ref()?;
         let bytes = |text: &str| -> Option<Vec<u8>> {

@@ -83,7 +83,7 @@ impl Tool for GetWorkspaceInfo {
             return Ok(success(nothing).into());
         };
         let gone = || sessions.gone(&opened.id);
-        // A session that is kept on disk is not registered before its first operation.
+        // A session that hibernates on disk is not registered before its first operation.
         let there = sessions.get(&opened.id);
         let is_running = there.is_some_and(|it| it.info().history.running().is_some());
         let inspected = if is_running {

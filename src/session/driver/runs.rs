@@ -42,7 +42,7 @@ pub(super) struct CurrentRun {
     language: RuntimeName,
     is_cell: bool,
     timeout: Duration,
-    /// When it is killed at the latest.
+    /// When the run is killed at the latest.
     deadline: Instant,
     /// Cancelled when its caller no longer waits for it.
     cancelled: CancellationToken,

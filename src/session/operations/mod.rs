@@ -155,7 +155,7 @@ impl From<Error> for OperationError {
 
 /// An operation with the channel for its answer.
 pub(crate) trait ErasedOperation: fmt::Debug + Send {
-    /// Performs it. The driver sends the answer after it has applied the effect.
+    /// Performs the operation. The driver sends the answer after it has applied the effect.
     fn begin(self: Box<Self>, context: OperationContext) -> BoxFuture<'static, Operated>;
 
     /// Answers with an error instead.

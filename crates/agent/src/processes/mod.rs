@@ -362,8 +362,9 @@ impl Children {
         others
     }
 
-    /// Removes the processes that may be about to bring a stream, each for [`MAX_VISIT`] at most. Each process of the
-    /// user's has a parent in here, and none can look into a process that was started to bring a stream.
+    /// Removes the processes that may be about to bring a stream, each for [`MAX_VISIT`] at most. User code cannot hide
+    /// among them: each process of the user's has a parent in the sandbox, and no process can look into one that was
+    /// started to bring a stream.
     fn spare_visitors(&mut self, pids: &mut Vec<i32>) {
         let is_from_outside = |pid: &i32| parent_of(Pid::from_raw(*pid)) == Some(0);
         let outside: HashSet<i32> = pids.iter().copied().filter(is_from_outside).collect();

@@ -19,7 +19,8 @@ pub(super) enum Waited {
 /// Reaps one process, if one has ended.
 pub(super) fn wait_for_any() -> Waited {
     let mut status = 0;
-    // Not nix's: it has no names for real-time signals, and so loses the process id of a child that one has killed.
+    // `nix::sys::wait` has no names for real-time signals, and so loses the process id of a child that one of them has
+    // killed.
     #[expect(unsafe_code, reason = "the call writes to the status, which outlives it")]
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     match pid {

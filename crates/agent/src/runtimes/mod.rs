@@ -175,7 +175,7 @@ pub(crate) fn nothing_to_undo(asked: u32, can_undo: u32) -> Failure {
 /// How the next program starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outlook {
-    /// Whether it starts warm.
+    /// Whether the next program starts warm.
     pub(crate) ready: bool,
     /// Problems on the way there.
     pub(crate) problems: Vec<String>,

@@ -45,9 +45,9 @@ pub(crate) trait HasWorld: Send + 'static {
     fn memory(&self) -> Option<GuestMemory>;
     /// The guest's process, and the files.
     fn world(&mut self) -> (&mut Process, &Mutex<FileSystem>);
-    /// The start of its monotonic clock.
+    /// The start of the guest's monotonic clock.
     fn start(&self) -> Instant;
-    /// Whether it must stop now.
+    /// Whether the guest must stop now.
     fn must_stop(&self) -> bool;
 }
 

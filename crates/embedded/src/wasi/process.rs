@@ -120,7 +120,7 @@ pub(crate) struct Process {
     read: usize,
     outputs: Option<SharedOutputs>,
     report: Vec<u8>,
-    /// The end of its output without a receiver, as when our own code runs.
+    /// The end of the guest's output without a receiver, as when our own code runs.
     unheard: Vec<u8>,
 }
 

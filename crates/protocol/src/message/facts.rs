@@ -75,7 +75,7 @@ impl Names {
 pub struct Shape {
     /// First line of the longest table: its header.
     pub line: u32,
-    /// The separator of its fields.
+    /// The separator of the table's fields.
     pub separator: char,
     /// First line of the next table; 0 if there is none.
     #[serde(default)]

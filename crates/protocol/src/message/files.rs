@@ -58,7 +58,7 @@ pub struct PackagePiece {
     pub path: String,
     /// As in [`Put`].
     pub offset: u64,
-    /// The number of its bytes in the body.
+    /// The number of the piece's bytes in the body.
     pub len: usize,
     /// As in [`Put`].
     pub last: bool,

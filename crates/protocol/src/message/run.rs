@@ -99,7 +99,7 @@ pub enum CellState {
 }
 
 impl CellState {
-    /// The word for it, as on the wire.
+    /// The state's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -146,7 +146,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// The word for it, as on the wire.
+    /// The start's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Warm => "warm",
@@ -178,7 +178,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The word for it, as on the wire.
+    /// The stream's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",

@@ -213,7 +213,7 @@ impl Kernel {
         let _ = kill(self.pid, Signal::SIGCONT);
     }
 
-    /// Discards messages that it has sent since its last cell: they answer no request.
+    /// Discards messages that the kernel has sent since its last cell: they answer no request.
     fn drain(&self) {
         while let Received::Message(()) = channel::receive(&self.control, |_| Some(())) {}
     }

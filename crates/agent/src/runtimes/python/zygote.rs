@@ -134,7 +134,7 @@ pub(super) struct KernelSpare {
     pub(super) stack: StackPipe,
     /// Known when it has been forked. After that it prepares for some time.
     pub(super) pid: Option<Pid>,
-    /// Whether it waits for its first cell.
+    /// Whether the spare waits for its first cell.
     pub(super) is_ready: bool,
     pub(super) asked: Instant,
 }
@@ -193,7 +193,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Whether it waits for the start signal.
+    /// Whether the spare waits for the start signal.
     pub(super) fn is_ready(&self) -> bool {
         self.pid.is_some()
     }

@@ -11,7 +11,7 @@ pub(crate) struct Entry<'a> {
     /// The entry's position in its folder. Never 0.
     pub(crate) place: u64,
     pub(crate) name: &'a str,
-    /// The node that it names.
+    /// The node of this name.
     pub(crate) inode: Inode,
     /// WASI's number for the kind of that node.
     pub(crate) filetype: u8,

@@ -60,7 +60,7 @@ struct Copy {
     count: u64,
     /// Number of threads that were alive, and that the copy lacks.
     threads: usize,
-    /// Whether it is worth more than the work of a cell.
+    /// Whether the copy is worth more than the work of a cell.
     is_protected: bool,
 }
 
