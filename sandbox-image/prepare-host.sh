@@ -48,7 +48,7 @@ limited() {
     if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
 }
 
-# Removed however the script ends.
+# The folder is removed when the script ends, for any reason.
 scratch=''
 policy_file=''
 output=$(mktemp)
@@ -319,7 +319,7 @@ ensure_engine() {
     fi
     case ${DOCKER_HOST:-} in
         '' | "unix://$DEFAULT_SOCKET" | unix:///run/docker.sock) ;;
-        # An engine other than the one asked for would be no help.
+        # Another engine than the requested one would not help.
         *) die "DOCKER_HOST is $DOCKER_HOST, and no engine answers there" ;;
     esac
     if ! can_install; then tell_what_to_install; fi
