@@ -18,7 +18,7 @@ use crate::config::{Config, LogFile, LogFormat};
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The log file if the settings do not name one.
+/// The default log file.
 pub(super) enum Usual {
     /// `logs/sandbox.log` in the working folder.
     WorkingFolder,

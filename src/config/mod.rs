@@ -55,8 +55,8 @@ const PRELOADED_BYTES: u64 = 180_000_000;
 /// Memory of an interpreter without libraries and of a program that imports some, in bytes.
 const BARE_BYTES: u64 = 95_000_000;
 
-/// Module that loads only the interpreter: runs start sooner, and notes on their errors are the same as with
-/// libraries.
+/// Module to preload if the libraries do not fit: the fork server then loads only the interpreter, so that runs start
+/// sooner, and notes on their errors are the same as with libraries.
 const BARE: &str = "json";
 
 /// Whether this many bytes fit into memory besides files of the largest total size.

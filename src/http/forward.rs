@@ -294,7 +294,8 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
     Err(moving())
 }
 
-/// The caller of a request that only its home server can answer, as far as path and headers tell.
+/// The caller of a request that only its home server can answer; `None` if path and headers name no
+/// such caller.
 fn whose(shared: &Shared, request: &Request) -> Option<Whose> {
     let path = request.uri().path();
     let is_of_somebody = ["/mcp", "/files", "/sessions"].iter().any(|it| path.starts_with(it));

@@ -148,8 +148,9 @@ impl Listener {
         Self { limits, ..self }
     }
 
-    /// Serves until `stop` is cancelled: then requests in progress have a moment to be answered, and
-    /// downloads are cut off with their sandbox. MCP is served if a service for it is given.
+    /// Serves until `stop` is cancelled: then the server answers requests in progress within its
+    /// grace time, and downloads are cut off with their sandbox. MCP is served if a service for it
+    /// is given.
     pub async fn serve(
         self,
         sessions: Sessions,

@@ -134,7 +134,8 @@ impl Record {
         writer.write_all(b"]}").await
     }
 
-    /// Writes `head` and the picture if its file has not changed; otherwise writes nothing and returns false.
+    /// Writes `head` and the picture if the picture's file has not changed; otherwise writes
+    /// nothing and returns false.
     async fn unchanged(
         &self,
         picture: &Artifact,

@@ -41,7 +41,7 @@ pub struct RunRequest {
     pub cell: bool,
 }
 
-/// The result of a program. The agent's values have been checked as far as possible.
+/// The result of a program. All values from the agent that can be checked have been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReply {
     /// The number of the run, by which the agent keeps its output.

@@ -181,7 +181,7 @@ async fn render(
     result
 }
 
-/// The contents of a call's files, as far as they are returned.
+/// The contents of those files of a call that are returned.
 struct Contents<'a> {
     call: &'a Call,
     files: &'a LeftFiles,

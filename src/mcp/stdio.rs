@@ -124,7 +124,7 @@ struct Stdio<R, W> {
     is_legacy: bool,
 }
 
-/// `None` once it is closed.
+/// Standard output; `None` once it is closed.
 type Output<W> = Arc<Mutex<Option<FramedWrite<W, Codec>>>>;
 type Codec = JsonRpcMessageCodec<Sent>;
 

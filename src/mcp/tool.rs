@@ -110,7 +110,7 @@ impl Hints {
 
 /// A tool without its types, for listing and checking.
 pub(super) struct AnyTool {
-    /// Stands for the tool where it is called.
+    /// The tool's variant for calls.
     pub(super) tool: BuiltIn,
     pub(super) name: &'static str,
     pub(super) toolset: Toolset,

@@ -114,8 +114,8 @@ impl Check {
     }
 }
 
-/// Returns the first few mistakes in arguments. They are found in a process that is killed when this is
-/// dropped, or when it takes longer than `most` or [`MAX_TIME`].
+/// Returns the first mistakes in arguments, at most [`MAX_FAULTS`]. A process of its own finds them. It is killed when
+/// this is dropped, or when it takes longer than `most` or [`MAX_TIME`].
 pub(super) async fn elsewhere(
     schema: &Value,
     arguments: &Value,
@@ -173,7 +173,7 @@ pub(crate) fn answer() -> io::Result<()> {
     io::stdout().write_all(&serde_json::to_vec(&faults(&validator, &arguments))?)
 }
 
-/// Returns the first few mistakes in arguments.
+/// Returns the first mistakes in arguments, at most [`MAX_FAULTS`].
 pub(super) fn faults(validator: &Validator, arguments: &Value) -> Vec<String> {
     let Err(error) = validator.schemas.validate(arguments, validator.root) else {
         return vec![];

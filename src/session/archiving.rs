@@ -28,17 +28,17 @@ const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The part of the server's time to end that is reserved for ending its sandboxes.
 const DISPOSE_TIME: Duration = Duration::from_secs(3);
 
-/// The news that a session was restored, until its caller has been told.
+/// The note that a session was restored, until a result has reached its caller.
 #[derive(Debug, Default)]
 pub(crate) struct News(Mutex<Option<Restored>>);
 
 impl News {
-    /// The news that has not been told yet.
+    /// The note that has not reached the caller yet.
     pub(crate) fn get(&self) -> Option<Restored> {
         self.0.lock().clone()
     }
 
-    /// Records that the news was told.
+    /// Records that the note has reached the caller.
     pub(crate) fn told(&self) {
         *self.0.lock() = None;
     }

@@ -15,7 +15,7 @@ impl Beginning {
         *self.0.lock() = Some(went_on);
     }
 
-    /// The news for a caller, which is returned only once.
+    /// The note for a caller, which is returned only once.
     pub(crate) fn tell(&self) -> Option<WentOn> {
         self.0.lock().take()
     }

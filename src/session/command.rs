@@ -95,7 +95,7 @@ impl Command {
 
     /// Answers any command with an error.
     pub(crate) fn refuse(self, error: Error) {
-        // It is no error if the caller no longer waits.
+        // The caller may no longer wait; that is no error.
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),

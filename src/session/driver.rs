@@ -137,7 +137,7 @@ struct Driver {
     remembering: HashSet<RuntimeName>,
     /// The languages among them whose caller was told that a stop of the next cell may lose the variables.
     at_risk: HashSet<RuntimeName>,
-    /// The version of the files, as far as is known here: it grows with each run and upload.
+    /// The version of the files, which grows with each run and upload.
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
@@ -338,7 +338,7 @@ impl Driver {
         }
     }
 
-    /// Sends the answer. It is no error if the caller no longer waits.
+    /// Sends the answer. The caller may no longer wait; that is no error.
     fn finish(&mut self, finished: Finished) {
         match finished {
             Finished::Run(done) => self.finish_run(*done),

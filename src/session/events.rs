@@ -47,7 +47,7 @@ pub(crate) enum SessionEvent<'a> {
         report: &'a RunReport,
         language: &'a RuntimeName,
     },
-    /// The pictures of a run that has ended, as far as they are kept.
+    /// The stored pictures of a run that has ended.
     Drawn {
         run_id: &'a RunId,
         pictures: &'a [Picture],

@@ -140,7 +140,7 @@ impl Handle {
         received(answer).await
     }
 
-    /// Ends it. Its sandbox has been removed and its permit is free when this returns.
+    /// Ends the session. Its sandbox has been removed and its permit is free when this returns.
     ///
     /// # Errors
     /// If it has died meanwhile, or had ended already.
@@ -165,7 +165,7 @@ impl Handle {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
     }
 
-    /// Ends it if it has been unused for this long, and returns its permit; `None` if it has been used.
+    /// Ends the session if it has been unused for this long, and returns its permit; `None` if it has been used.
     ///
     /// # Errors
     /// If it has ended by itself.
@@ -173,8 +173,8 @@ impl Handle {
         self.ask(|reply| Command::Evict { idle, reply }).await
     }
 
-    /// Makes it hibernate if it is unused, and returns its permit; `None` if it is in use, or would still use much
-    /// memory.
+    /// Makes the session hibernate if it is unused, and returns its permit; `None` if it is in use, or would still use
+    /// much memory.
     ///
     /// # Errors
     /// If it has ended by itself.

@@ -78,7 +78,7 @@ impl SharedView {
             .into_iter()
             .partition(|(wanted, _)| *wanted <= state || view.is_err());
         for (_, reply) in done {
-            // It is no error if the caller no longer waits.
+            // The caller may no longer wait; that is no error.
             let _ = reply.send(view.clone());
         }
         self.waiting = later;

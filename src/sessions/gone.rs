@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use model::{Lost, LostReason, Principal, RunId, SessionId, WorkspaceId};
 
-/// Maximum number of sessions and workspaces that are remembered for each caller.
+/// Maximum number of ended sessions and workspaces that are remembered for each caller.
 pub(super) const REMEMBERED: usize = 256;
 
 /// The name or workspace by which a session was found.
@@ -47,13 +47,13 @@ impl Gone {
         all.drain(..all.len().saturating_sub(REMEMBERED_RUNS));
     }
 
-    /// Whether one of the caller's ended sessions had a run of this name, as far as remembered.
+    /// Whether one of the caller's remembered ended sessions had a run of this name.
     pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
         let all = self.0.get(caller);
         all.is_some_and(|all| all.runs.iter().any(|known| known.as_str() == run_id))
     }
 
-    /// Why the caller's session of this name ended, as far as remembered.
+    /// Why the caller's session of this name ended, if the session is remembered.
     pub(super) fn why(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
         let all = &self.0.get(caller)?.sessions;
         let found = all.iter().find(|(by, _)| matches!(by, FoundBy::Name(name) if name == id))?;

@@ -196,13 +196,13 @@ impl<'a> SharedCallers<'a> {
         }
     }
 
-    /// Whether this server should take over this sandbox, as far as can be told from outside. Returns false if the
-    /// caller is taken here, as that takes over all of its sandboxes.
+    /// Whether this server should take over this sandbox. The agent in it may still refuse. Returns false if the caller
+    /// is taken here, as that takes over all of its sandboxes.
     pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
         let Self { callers, homes, .. } = *self;
         let life = found.owner.as_ref().map(|owner| owner.life);
-        // Only the agent's note says whose it is. If its server is not known to be dead, it may be a pooled sandbox, or
-        // one that waits for its own server.
+        // Only the agent's note says whose session the sandbox has. If the sandbox's server is not known to be dead,
+        // the sandbox may be pooled, or wait for its own server.
         let Some(caller) = &found.caller else { return life == Some(Life::Dead) };
         let owner = found.owner.as_ref().map(|owner| owner.id.to_string());
         let gone = match homes.known(caller) {

@@ -357,8 +357,8 @@ impl Sessions {
         self.archived()?.find(id).await?.manifest.own.language
     }
 
-    /// Why there is no session of this name: the error of every call that names it. It gives a reason only for sessions
-    /// that the caller had, as far as remembered.
+    /// Why there is no session of this name: the error of every call that names it. The error gives a reason only for
+    /// remembered sessions of the caller.
     pub(crate) fn gone(&self, id: &SessionId) -> Error {
         self.host.registry().not_found(&self.caller, id, self.config().session_ttl)
     }

@@ -56,7 +56,7 @@ pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Denies access to files and ports, as far as the kernel supports it.
+/// Denies access to files and ports, if the kernel supports that.
 fn restrict_files() -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
     Ruleset::default()

@@ -57,7 +57,7 @@ struct StoredRun {
     outputs: Vec<Arc<StoredOutput>>,
 }
 
-/// An output from its first byte on.
+/// The stored bytes of one output, from the first byte on.
 #[derive(Debug)]
 struct StoredOutput {
     stream: Stream,
@@ -106,7 +106,7 @@ impl OutputStore {
         Ok((done, bytes))
     }
 
-    /// Removes all kept outputs. Returns false if there were none.
+    /// Removes all stored outputs. Returns false if there were none.
     pub fn clear(&self) -> bool {
         let mut runs = self.lock();
         let had_some = !runs.is_empty();
@@ -165,7 +165,7 @@ pub(crate) struct OutputSpool {
     call: u32,
     stream: Stream,
     stored: Option<Arc<StoredOutput>>,
-    /// Nothing more can be kept.
+    /// The store has no room for more bytes.
     full: bool,
 }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::backend::{BackendError, BackendErrorKind as Kind, Life};
 
 impl Inner {
-    /// Renews the Lease, or makes it again if it was deleted.
+    /// Renews the Lease, or recreates it if it was deleted.
     pub(super) async fn renew(&self) {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let renewal = json!({ "spec": { "renewTime": lease::micro(Timestamp::now()) } });

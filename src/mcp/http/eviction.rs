@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use model::Principal;
 use tokio::time::Instant;
 
-/// An MCP session as the choice sees it.
+/// The properties of an MCP session that decide whether it is evicted.
 #[derive(Debug, Clone)]
 pub(super) struct Open<'a> {
     pub(super) id: &'a Arc<str>,

@@ -196,7 +196,7 @@ impl<O: Operation> ErasedOperation for Pending<O> {
                     (effect, Err(error))
                 }
             };
-            // It is no error if the caller no longer waits.
+            // The caller may no longer wait; that is no error.
             Operated { effect, answer: Box::new(move || drop(reply.send(answer))) }
         }
         .boxed()

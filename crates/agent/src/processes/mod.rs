@@ -140,8 +140,8 @@ impl Children {
         self.has_stopped(pid, HOLD_TIMEOUT)
     }
 
-    /// Stops spared processes, as [`hold`](Self::hold) does, even if one continues another meanwhile. Returns false if
-    /// that is not certain.
+    /// Stops spared processes, as [`hold`](Self::hold) does, even if one of them continues another meanwhile. Returns
+    /// false if not all have certainly stopped.
     pub(crate) fn hold_all(&self, pids: &[Pid]) -> bool {
         (0..3).any(|_| {
             let held = pids.iter().filter(|pid| self.is_spared(**pid)).all(|pid| self.hold(*pid));
