@@ -346,7 +346,7 @@ pull_image() {
     if have docker; then
         limited "$PULL_LIMIT_S" docker pull --quiet "$1" >/dev/null || return 1
     else
-        # Errors come in the body, with status 200: only a check of the image tells.
+        # The engine reports errors in the body, with status 200, so the script checks that the image exists.
         api "/images/create?fromImage=${1%:*}&tag=${1##*:}" \
             -X POST --max-time "$PULL_LIMIT_S" >/dev/null || return 1
     fi
@@ -434,7 +434,7 @@ END
         { printf '\n'; cat "$extra_ca"; } >>"$root/etc/ssl/certs/ca-certificates.crt"
     done
 
-    # Removes what the excludes above would have kept out, and what only this host's build left behind.
+    # Removes the files that the excludes above name, and the remains of this host's build.
     find "$root/usr/share/doc" -mindepth 1 \( -type f -o -type l \) ! -name copyright -delete
     find "$root/usr/share/doc" -mindepth 1 -type d -empty -delete
     rm -rf "$root"/usr/share/{groff,info,lintian,linda,man}/* \

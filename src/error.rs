@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// The path of a folder, where a file is needed.
     IsFolder(String),
-    /// The output of this run cannot be read on: it was not truncated, or is no longer kept.
+    /// The output of this run cannot be read on: it was not truncated, or is no longer stored.
     OutputNotKept(String),
     /// The file cannot be returned in a message.
     ArtifactTooLarge {

@@ -259,7 +259,7 @@ impl Link {
     /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
     ///
     /// # Errors
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not stored.
     pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
         let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
         let (done, bytes) = self.call(&wanted, Bytes::new()).await?;

@@ -35,7 +35,7 @@ pub struct RunRequest {
     pub stdin: Option<Bytes>,
     /// Wall time after which it is killed.
     pub timeout: Duration,
-    /// Maximum number of bytes kept of each output: three fifths from its start and two fifths from its end.
+    /// Maximum number of bytes returned of each output: three fifths from its start and two fifths from its end.
     pub output_cap: usize,
     /// Whether the program is a cell of the workspace.
     pub cell: bool,

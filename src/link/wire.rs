@@ -153,7 +153,7 @@ pub(super) struct Calls {
     last: AtomicU32,
     /// Calls up to this id were made by another server.
     others: AtomicU32,
-    /// Requests are kept until they are answered, to be written again if the stream is lost.
+    /// Requests are stored until they are answered, to be written again if the stream is lost.
     keeps: bool,
     /// Requests that were written, or count as written.
     sent: AtomicU64,
@@ -166,7 +166,7 @@ pub(super) struct Calls {
 struct Waiting {
     sender: oneshot::Sender<Answer>,
     /// The call's request, and the number of requests that were written before it; `None` until the request is written,
-    /// or if requests are not kept.
+    /// or if requests are not stored.
     written: Option<(u64, Outgoing)>,
 }
 
@@ -407,7 +407,7 @@ fn read_failure(head: &[u8]) -> Result<Failure, String> {
 /// ([`crate::heap`]), and the kernel clears what it maps: a third of the server's time for a download.
 const LARGE: usize = 256 << 10;
 
-/// Maximum number of buffers that are kept for the next large frame, of any session.
+/// Maximum number of free buffers for the next large frames, of any session.
 const SPARE_BUFFERS: usize = 4;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());

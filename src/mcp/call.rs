@@ -47,7 +47,7 @@ pub(super) struct Call {
     notes: Mutex<Notes>,
     /// The session that the call means, once its tool has asked.
     which: Mutex<Option<Which>>,
-    /// The session of which this call tells its caller that it was restored.
+    /// The restored session about which this call's result has a note.
     heard: Mutex<Option<SessionId>>,
 }
 

@@ -34,7 +34,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// Other names of arguments that models use, each with its name in the schema.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
 
-    /// Whether clients are told of it. If they are not, it can still be called, and says why it does nothing.
+    /// Whether the tool is listed. An unlisted tool can still be called, and its error says why it does nothing.
     fn is_listed(_: &Facts) -> bool {
         true
     }

@@ -135,7 +135,7 @@ struct Driver {
     view: SharedView,
     /// Languages in which cells have run, so that a caller may expect variables.
     remembering: HashSet<RuntimeName>,
-    /// The languages among them whose caller was told that a stop of the next cell may lose the variables.
+    /// The languages among these for which a result said that a stop of the next cell may lose the variables.
     at_risk: HashSet<RuntimeName>,
     /// The version of the files, which grows with each run and upload.
     files: u64,

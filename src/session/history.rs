@@ -1,5 +1,5 @@
 //! The history of a session, for viewers: its last runs, in memory, limited, and removed with the session. If a folder
-//! is set, the texts of older runs are stored there, and more runs are kept.
+//! is set, the texts of older runs are stored there, and more runs are stored.
 //!
 //! The session's task writes it. Viewers read the newest version without asking the task, so that viewing does not
 //! count as activity and delays nothing.
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::notes::Notes;
 
-/// Maximum number of runs that are kept, in memory alone and with a folder.
+/// Maximum number of runs that are stored, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
 const MAX_RUNS_ON_DISK: usize = 2000;
 
@@ -33,7 +33,7 @@ const MAX_RUNS_ON_DISK: usize = 2000;
 const MAX_BYTES_OF_ALL: usize = 16 << 20;
 
 /// The smallest and the largest number of bytes that a session may keep, however many sessions there are. The newest
-/// run is always kept.
+/// run is always stored.
 const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 
 /// Maximum number of characters of a program's first line that are shown.
@@ -113,7 +113,7 @@ pub struct RunEnd {
     pictures: Vec<(DataPath, Kept)>,
 }
 
-/// The place where a picture is kept.
+/// The place where a picture is stored.
 #[derive(Debug, Clone)]
 enum Kept {
     InMemory(Bytes),
@@ -158,7 +158,7 @@ impl History {
         self.runs().last().filter(|run| run.end.is_none())
     }
 
-    /// The number of earlier runs, which are no longer kept.
+    /// The number of earlier runs, which are no longer stored.
     pub fn forgotten(&self) -> usize {
         self.forgotten
     }
@@ -321,7 +321,7 @@ impl Kept {
 }
 
 impl RunEnd {
-    /// The picture at this path as it was when the run ended, if it is kept.
+    /// The picture at this path as it was when the run ended, if it is stored.
     pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {

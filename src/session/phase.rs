@@ -12,7 +12,7 @@ pub enum Phase {
     Idle,
     /// A program is running.
     Running,
-    /// Unused for so long that it has given up what makes runs start warm.
+    /// The session was unused for so long that it has freed the memory that makes runs start warm.
     Hibernating,
 }
 

@@ -10,7 +10,7 @@ use protocol::{
 
 use crate::link::Link;
 
-/// Maximum number of pictures of one run that are kept.
+/// Maximum number of pictures of one run that are stored.
 const MAX_PICTURES: usize = 10;
 
 /// Bytes of one picture, and of all pictures of a run. The next run waits until they are read.

@@ -34,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) record: Record,
     /// How the sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
-    /// Bytes of each output of a run that are kept.
+    /// Maximum number of bytes of each output of a run that are returned.
     pub(crate) max_output: usize,
     /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,

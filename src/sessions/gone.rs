@@ -104,7 +104,7 @@ mod tests {
         assert!(gone.had_run(&who, first.as_str()));
         gone.note_runs(&who, (0..REMEMBERED_RUNS).map(|_| RunId::mint()));
         assert_eq!(gone.0[&who].runs.len(), REMEMBERED_RUNS);
-        // `had_run` is not asked: a later run may have the same name by chance.
+        // `had_run` is not tested here: a later run may have the same name by chance.
         assert_ne!(gone.0[&who].runs.front(), Some(&first));
     }
 

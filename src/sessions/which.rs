@@ -67,7 +67,7 @@ impl Workspace {
         Self { id: WorkspaceId::McpSession(id), ended: Some(ended) }
     }
 
-    /// The workspace with this id, which a session's record names; `None` if the id does not tell its name.
+    /// The workspace with this id, which a session's record names; `None` if the id does not contain the name.
     pub(super) fn recorded(id: &WorkspaceId) -> Option<Self> {
         match id {
             WorkspaceId::Named(name) => Some(Self::named(name.clone())),

@@ -77,7 +77,7 @@ enum Arguments {
         /// The folders to use outside a container.
         places: Vec<PathBuf>,
     },
-    /// Brings a new stream to the agent with this process id, by default PID 1: `--connect [PID]`.
+    /// Connects a new stream to the agent with this process id, by default PID 1: `--connect [PID]`.
     Connect(Pid),
 }
 

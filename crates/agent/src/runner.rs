@@ -249,7 +249,7 @@ impl Worker {
         let mut interrupted = None;
 
         let stop = loop {
-            // Before the wait: the program may have ended before the signalfd could tell.
+            // Before the wait: the program may have ended before the signalfd could report it.
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }

@@ -121,6 +121,6 @@ pub struct Output {
     pub head: u64,
     /// The whole captured output, if tracebacks in the text were shortened.
     pub whole: Option<Bytes>,
-    /// The whole output is kept to be read later, if that is possible.
+    /// The whole output is stored to be read later, if that is possible.
     pub is_kept: bool,
 }

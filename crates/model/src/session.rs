@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Principal, SessionId};
 
-/// The key under which a session is kept or archived: a hash of its caller's name and its own.
+/// The key under which a session is saved or archived: a hash of its caller's name and its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey(String);
 

@@ -278,8 +278,8 @@ def explained(done, request, environment):
         return {"failed": "index", "reason": "The index sent more than can be read"}
     # pip names the requirements that conflict on its standard output, up to a blank line.
     if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
-        # pip also reports a conflict if the version does not exist. A request for this version alone tells the two
-        # apart.
+        # pip also reports a conflict if the version does not exist. A request for this version alone distinguishes the
+        # two.
         alone = ["--dry-run", "--no-deps", "--ignore-installed", *wheels_for(request)]
         if request["pure_for"]:
             alone += ["--target", "nowhere"]

@@ -44,7 +44,7 @@ impl Room {
 /// Bytes of each output for which there is room in [`MAX_CHARS`].
 const USUAL_OUTPUT: usize = 20_000;
 
-/// Shortens a result until it fits: the longest text first, but no kept text below [`KEPT_FROM`], above which
+/// Shortens a result until it fits: the longest text first, but no stored text below [`KEPT_FROM`], above which
 /// `read_output` always has it; and then the list of files, which `list_artifacts` has as well.
 pub(in crate::mcp) fn fit(result: &mut Value, texts: &[TextField<'_>], room: Room) {
     let mut most = room.chars;
@@ -78,7 +78,7 @@ fn fit_chars(result: &mut Value, texts: &[TextField<'_>], most: usize) {
     for ((TextField { field, output, mark, is_kept }, size), share) in
         texts.iter().zip(&sizes).zip(shares(&sizes, room))
     {
-        // An output that is not kept leaves the kept ones the room that they need.
+        // An output that is not stored is shortened further, to leave room for outputs that are stored.
         let limit =
             if *is_kept { share.max(KEPT_FROM) } else { share.min(room.saturating_sub(least)) };
         let total = if output.truncated { output.total } else { output.text.len() as u64 };

@@ -49,7 +49,7 @@ pub(in crate::mcp) fn page(
 }
 
 /// The start and the end of an output, with a line between that says how much of its `total` bytes was left out and, if
-/// it is kept, how to read it, so that all of it takes at most `most` characters in JSON. The text in the `gap` is
+/// it is stored, how to read it, so that all of it takes at most `most` characters in JSON. The text in the `gap` is
 /// always left out. `None` if the result would not be shorter.
 pub(in crate::mcp) fn without_middle(
     text: &str,

@@ -25,7 +25,7 @@ pub struct ReadOutput {
 pub struct OutputPart {
     /// The position of the part's first byte.
     pub offset: u64,
-    /// The bytes that the program wrote; fewer than requested at the end of what is kept.
+    /// The bytes that the program wrote; fewer than requested at the end of the stored bytes.
     pub bytes: Bytes,
     /// Bytes that the program wrote.
     pub total: u64,

@@ -89,9 +89,9 @@ pub(crate) struct Children {
     /// get this id.
     newest: Option<Newest>,
     last: Last,
-    /// The process from outside that has brought the stream.
+    /// The process from outside that has connected the stream.
     guest: Guest,
-    /// Other processes from outside, and when each was first seen: they may be about to bring a stream.
+    /// Other processes from outside, and when each was first seen: they may be about to connect a stream.
     visitors: HashMap<i32, Instant>,
     signals: SignalFd,
 }
@@ -362,9 +362,9 @@ impl Children {
         others
     }
 
-    /// Removes the processes that may be about to bring a stream, each for [`MAX_VISIT`] at most. User code cannot hide
-    /// among them: each process of the user's has a parent in the sandbox, and no process can look into one that was
-    /// started to bring a stream.
+    /// Removes the processes that may be about to connect a stream, each for [`MAX_VISIT`] at most. User code cannot
+    /// hide among them: each process of the user's has a parent in the sandbox, and no process can look into one that
+    /// was started to connect a stream.
     fn spare_visitors(&mut self, pids: &mut Vec<i32>) {
         let is_from_outside = |pid: &i32| parent_of(Pid::from_raw(*pid)) == Some(0);
         let outside: HashSet<i32> = pids.iter().copied().filter(is_from_outside).collect();

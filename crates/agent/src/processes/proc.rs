@@ -28,7 +28,7 @@ impl Last {
         Self((std::process::id() == 1).then(|| File::open("/proc/loadavg").ok()).flatten())
     }
 
-    /// The id; `None` if the kernel does not tell.
+    /// The id; `None` if the kernel does not report it.
     pub(super) fn pid(&self) -> Option<Pid> {
         last_pid(&pread_kernel_file(self.0.as_ref()?)?)
     }
@@ -95,7 +95,7 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
 }
 
 /// Whether a process is about to die, though it has not closed its files yet: freeing a large one takes a while. If the
-/// kernel does not tell (gVisor), false until it is dead.
+/// kernel does not report that (gVisor), false until the process is dead.
 pub(crate) fn is_doomed(pid: Pid) -> bool {
     is_doomed_by(pid, &[])
 }

@@ -437,7 +437,8 @@ fn written_of(machine: &Machine, pages: &mut Pages) -> io::Result<Vec<u32>> {
 /// How a call ended, and its report if it ended by itself.
 fn end_of(told: Result<Option<Told>, Halt>, was_denied: bool) -> (End, Option<Told>) {
     match told {
-        // The call was denied memory and failed. Its state is not kept: it leaves too little memory for other calls.
+        // The call was denied memory and failed. The new state is discarded: it leaves too little memory for other
+        // calls.
         Ok(told) => {
             let told = told.unwrap_or_else(Told::failed);
             if was_denied && told.code != 0 {

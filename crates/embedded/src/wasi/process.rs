@@ -15,7 +15,7 @@ const FIRST_FOLDER: usize = 3;
 /// Largest report of our code in the guest, in bytes. Larger reports are discarded.
 const MAX_REPORT: usize = 512 << 10;
 
-/// Maximum number of bytes that are kept of output without a receiver.
+/// Maximum number of bytes of output without a receiver that are stored: the end.
 const MAX_UNHEARD: usize = 4096;
 
 /// The file, folder or stream of a descriptor.

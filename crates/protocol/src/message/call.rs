@@ -17,7 +17,8 @@ pub struct Call {
     pub timeout_ms: u64,
     /// The maximum number of instructions; `None` for no limit.
     pub fuel: Option<u64>,
-    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
+    /// The maximum number of bytes returned of each of stdout and stderr: the start and, with two
+    /// fifths of them, the end.
     pub output_cap: usize,
 }
 

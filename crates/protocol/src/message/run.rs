@@ -21,7 +21,8 @@ pub struct Run {
     pub has_stdin: bool,
     /// Wall time after which the run is killed.
     pub timeout_ms: u64,
-    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
+    /// The maximum number of bytes returned of each of stdout and stderr: the start and, with two
+    /// fifths of them, the end.
     pub output_cap: usize,
     /// The code is a cell of the workspace. The interpreter is started if there is none.
     pub cell: bool,
@@ -156,12 +157,12 @@ impl Start {
     }
 }
 
-/// The sizes of the kept parts of an output stream.
+/// The sizes of the returned parts of an output stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Captured {
-    /// Bytes kept from the start.
+    /// Bytes from the start.
     pub head: usize,
-    /// Bytes kept from the end. Nothing lies between head and tail if they add up to `total`.
+    /// Bytes from the end. Nothing lies between head and tail if they add up to `total`.
     pub tail: usize,
     /// Bytes that the program wrote.
     pub total: u64,
@@ -195,20 +196,20 @@ pub struct Kill {
 }
 
 /// Reads a piece of a long output. Fails with [`FailureCode::NotFound`] if the output is not long
-/// ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no longer kept.
+/// ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no longer stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// Call id of the [`Run`].
     pub run: u32,
     /// One of the run's outputs.
     pub stream: Stream,
-    /// First byte wanted; at or past the end of what is kept the body is empty.
+    /// First byte wanted; at or past the end of the stored bytes the body is empty.
     pub offset: u64,
     /// The maximum number of bytes wanted.
     pub len: usize,
 }
 
-/// Answers [`Output`]. Body: the bytes, fewer than asked for only at the end of what is kept.
+/// Answers [`Output`]. Body: the bytes, fewer than requested only at the end of the stored bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputDone {
     /// Bytes that the program wrote.
