@@ -2,8 +2,8 @@
 //!
 //! A backend starts, lists and removes sandboxes. A started sandbox is a byte stream to its agent and a notice of its
 //! end; runs, files and limits are protocol over that stream, so they are the same for all backends. A backend also
-//! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time,
-//! whether the server of a listed sandbox still runs. It knows neither sessions nor the protocol.
+//! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time, whether
+//! the server of a listed sandbox still runs. It takes no part in the protocol and does not manage sessions.
 //!
 //! ```text
 //!   start --> Sandbox { reader, writer, gone } --(stream dropped)--> it ends, and the backend removes it

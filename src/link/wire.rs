@@ -1,4 +1,4 @@
-//! A call on its way: its frame goes out, its answer comes back, and the pump moves both over the stream.
+//! The path of a call: its frame goes out, its answer comes back, and the pump moves both over the stream.
 //!
 //! ```text
 //! begin --frame--> queue --> pump --> stream

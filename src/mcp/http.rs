@@ -6,9 +6,9 @@
 //!                        2026-07-28: none; each request stands alone, closing it cancels the call
 //! ```
 //!
-//! An MCP session has no state of a sandbox: clients open one for a call, never close it, or have none. Only its owner
-//! and the time of its last use are stored; and the workspace of its calls that name no session ends with it. If
-//! sandbox sessions outlive their server, MCP sessions do, too ([`outlived`]).
+//! An MCP session has no state of a sandbox: clients open one for a call, never close it, or have none. The server
+//! stores its owner, the time of its last use and the client's `initialize`. The workspace of its calls that name no
+//! session ends with it. If sandbox sessions outlive their server, MCP sessions do, too ([`outlived`]).
 
 mod answer;
 mod eviction;

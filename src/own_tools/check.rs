@@ -1,8 +1,8 @@
 //! Checks the arguments of a call against the schema of its tool.
 //!
-//! With most schemas, a check takes no longer than reading the arguments. A schema that refers to itself, or
-//! has patterns, can take forever with a few bytes, and nothing could stop that within this process: it is
-//! checked in another.
+//! With most schemas, a check takes no longer than reading the arguments. A schema that refers to itself, or has
+//! patterns, can take forever with a few bytes, and nothing could stop that within this process: another process checks
+//! it.
 
 use std::{fmt, io, process::Stdio, time::Duration};
 

@@ -7,8 +7,8 @@
 //!                                   '--> work: calls over the link, replies when they finish
 //! ```
 //!
-//! This file is the loop. [`runs`] is how a run begins and ends, [`sleep`] how an unused session hibernates and is
-//! woken, [`ending`] how it ends.
+//! This file has the loop. [`runs`] begins and ends runs, [`sleep`] hibernates and wakes an unused session, [`ending`]
+//! ends the session.
 //!
 //! The task completes a caller's command whether the caller still waits for the answer or not.
 

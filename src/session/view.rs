@@ -1,6 +1,6 @@
 //! A session as its viewers see it: its files, and the variables of its workspace. All viewers share one view, because
-//! the sandbox walks through everything to make it; it is made again only when something may have changed. Pure except
-//! for [`look`], which the driver calls.
+//! the sandbox walks through everything to make it. A new view is made only when something may have changed. Pure
+//! except for [`look`], which the driver calls.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The sessions of each caller by name, the workspaces that they belong to, and why earlier ones ended. Bookkeeping
-//! only: it starts and ends nothing.
+//! The sessions of each caller by name, the workspaces that they belong to, and why earlier ones ended. It starts and
+//! ends no session.
 //!
 //! A name belongs to its caller: two callers may have a session of the same name, and neither can notice. The same
 //! applies to workspaces.

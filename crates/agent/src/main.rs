@@ -1,4 +1,5 @@
-//! The agent: PID 1 of a sandbox. It runs programs as processes, and moves bytes over its standard input and output.
+//! The agent of containers and pods, which is their PID 1. It runs programs as processes, and moves bytes over its
+//! standard input and output.
 //!
 //! It enforces the caps and the deadlines and ends all processes that a run leaves behind, so that these hold even if
 //! the server is slow, frozen or dead. It does not know sessions, callers, URLs or MIME types, and does not decide

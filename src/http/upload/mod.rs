@@ -1,7 +1,7 @@
 //! Files into a sandbox, streamed.
 //!
 //! - [`mod@put`]: a file as the body; [`form`]: the files of a form; [`pages`]: the page with that form.
-//! - [`target`]: the file that a request may write; [`drain`]: reads what is still sent after a refusal.
+//! - [`target`]: the file that a request may write; [`drain`]: reads the rest of a body after a refusal.
 
 mod drain;
 mod form;

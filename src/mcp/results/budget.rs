@@ -1,5 +1,5 @@
-//! How much fits into one message. Clients drop a connection over one that is larger, and with it every session they
-//! have: Python clients over HTTP and Claude Desktop at 1 MiB, TypeScript clients at 10 MiB.
+//! The sizes that fit into one message. Clients drop a connection over a larger message, and with it all their
+//! sessions: Python clients over HTTP and Claude Desktop at 1 MiB, TypeScript clients at 10 MiB.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! A run, from the command to the answer: it begins if the rules allow it, is observed if its caller wants its
-//! progress, is killed when it is no longer wanted, and its end is reported.
+//! progress, and is killed when its caller or the session no longer wants it. Then the task reports its end.
 
 use std::time::{Duration, Instant};
 

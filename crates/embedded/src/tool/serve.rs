@@ -1,4 +1,4 @@
-//! The agent of a tool: reads calls and writes replies, any number of them at a time.
+//! The agent of a tool: reads calls and writes replies, several calls at a time. The server limits their number.
 
 use std::{
     collections::HashMap,
