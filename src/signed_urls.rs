@@ -110,7 +110,7 @@ const PURPOSE: &str = "llm-sandbox signed urls 1";
 /// for each character of a URL.
 const MAC: usize = 16;
 
-/// Length of the time at which a URL expires, in bytes. They suffice until the year 2106.
+/// Length of the time at which a URL expires, in bytes. Four bytes suffice until the year 2106.
 const EXPIRES: usize = 4;
 
 /// Separates a session's name, which cannot contain it, from the signature of a URL for any of its files.

@@ -35,7 +35,7 @@ pub struct BackendError {
     /// The kind of the failure.
     pub kind: BackendErrorKind,
     message: String,
-    /// How to fix it, if the message does not say so itself.
+    /// The fix, if the message does not name it.
     fix: Option<String>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }

@@ -143,7 +143,7 @@ pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes
 }
 
 impl Config {
-    /// Reads the environment, and a file for what it does not set.
+    /// Reads the environment, and a file for the variables that the environment does not set.
     ///
     /// # Errors
     ///

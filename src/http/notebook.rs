@@ -237,7 +237,7 @@ fn count(run: &PastRun) -> Option<u64> {
     run.end.as_ref()?.cell.as_ref()?.number()
 }
 
-/// Whether running it again has an effect: it succeeded, and was not undone as a cell.
+/// Whether running the code again has an effect: the run succeeded, and was not undone as a cell.
 fn has_lasted(run: &PastRun) -> bool {
     has_ended(run, Outcome::Ok) && !run.is_undone()
 }

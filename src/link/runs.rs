@@ -52,7 +52,7 @@ pub struct RunReply {
     pub start: Start,
     /// Wall time of the program, no longer than the call took.
     pub elapsed: Duration,
-    /// Wall time of all that the agent did for it, as the agent reports it.
+    /// Wall time of the agent's work for the run, as the agent reports it.
     pub agent_elapsed: Duration,
     /// Standard output, at most as much as was requested.
     pub stdout: CapturedOutput,

@@ -51,7 +51,7 @@ pub(super) struct Call {
     heard: Mutex<Option<SessionId>>,
 }
 
-/// The `session_id` of a call whose session ends with it.
+/// The `session_id` of a call whose session ends with the call.
 pub(super) const STATELESS: &str = "__stateless__";
 
 /// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two

@@ -28,7 +28,7 @@ impl Language {
         }
     }
 
-    /// Other names that models use for it.
+    /// Other names that models use for the language.
     const fn other_names(self) -> &'static [&'static str] {
         match self {
             Self::Python => &["", "python3", "py", "ipython"],

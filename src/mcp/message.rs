@@ -57,9 +57,9 @@ const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
 pub(super) struct Message {
     /// The message without the long string. It may be invalid JSON: only its structure was counted.
     pub(super) json: Bytes,
-    /// The string that was cut out of it.
+    /// The string that was cut out of the message.
     pub(super) long: Option<LongText>,
-    /// Structural characters in it.
+    /// Number of structural characters in the message.
     pub(super) tokens: usize,
 }
 

@@ -79,8 +79,8 @@ use crate::{
     signed_urls::SignedUrls,
 };
 
-/// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a
-/// connection per call, never close it, or have none at all.
+/// The MCP server. Cheap to clone. Over HTTP nothing in it belongs to one client, because clients open a connection per
+/// call, never close it, or have none at all.
 #[derive(Debug, Clone)]
 pub struct Server {
     services: Services,

@@ -31,7 +31,7 @@ const MOST_MEMORY: u64 = 512 << 20;
 /// Maximum number of bytes of an answer: JSON may need six bytes for a character.
 const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 
-/// The question to the process.
+/// The request to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question<T> {
     schema: T,

@@ -57,7 +57,7 @@ pub(crate) struct Archived {
     pub(crate) began_without: AtomicBool,
     /// The note for the session's caller, if the session was restored.
     pub(crate) news: News,
-    /// Packages that were installed in it.
+    /// Packages that were installed in the session.
     pub(crate) packages: Mutex<Vec<String>>,
 }
 

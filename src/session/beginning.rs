@@ -10,7 +10,7 @@ use protocol::message::WentOn;
 pub(crate) struct Beginning(Arc<Mutex<Option<WentOn>>>);
 
 impl Beginning {
-    /// Records it.
+    /// Records how the session resumed.
     pub(super) fn note(&self, went_on: WentOn) {
         *self.0.lock() = Some(went_on);
     }

@@ -81,7 +81,7 @@ pub struct Program {
     pub stdin: Option<Bytes>,
     /// The time after which it is killed.
     pub timeout: Duration,
-    /// Kills it when cancelled.
+    /// Kills the program when cancelled.
     pub cancel: CancellationToken,
     /// Receives the run's progress a few times a second.
     pub progress: Option<watch::Sender<Progress>>,

@@ -91,7 +91,7 @@ pub(crate) struct Resumed {
     pub(crate) sandbox: Sandbox,
     pub(crate) link: Link,
     pub(crate) owner: LinkOwner,
-    /// The run that is still in progress in it.
+    /// The run that is still in progress in the sandbox.
     pub(crate) leftover: Option<Leftover>,
 }
 

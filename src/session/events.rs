@@ -130,7 +130,7 @@ impl Observers {
         Self(others.into_iter().chain([log]).collect())
     }
 
-    /// Notifies all of them.
+    /// Notifies all observers.
     pub(super) fn notify(&self, event: &SessionEvent<'_>) {
         for observer in &self.0 {
             observer.observe(event);

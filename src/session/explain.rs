@@ -22,7 +22,7 @@ pub(crate) enum Effect {
         language: RuntimeName,
         /// The number of cells that were undone, if it was rolled back.
         undone: Option<u32>,
-        /// No cell that lasted remains in it.
+        /// Whether the interpreter has no cell left that lasted.
         is_empty: bool,
         /// Files were removed.
         files: bool,

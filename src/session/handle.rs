@@ -39,9 +39,9 @@ pub(crate) struct Handle {
     pub(crate) id: SessionId,
     /// Distinguishes the session from every other session of this server, whatever its name.
     pub(crate) number: u64,
-    /// When a caller asked for it.
+    /// When a caller asked for the session.
     pub(crate) since: Timestamp,
-    /// How long it may be unused.
+    /// How long the session may be unused.
     pub(crate) ttl: Duration,
     /// Whether the session ends with the call that it was started for.
     pub(crate) is_stateless: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Handle {
     pub(crate) origin: Origin,
     /// The session's record; not set while it waits in the pool, and never if it ends with its call.
     pub(crate) record: Record,
-    /// Facts about it for the archive.
+    /// Facts about the session for the archive.
     pub(crate) archived: Arc<Archived>,
     /// The session's own settings, which override the server's.
     pub(crate) own: OwnSettings,
@@ -154,7 +154,7 @@ impl Handle {
         let _ = self.commands.try_send(Command::Remember { note, caller });
     }
 
-    /// Asks it to end, without waiting. If the queue of commands is full, it expires later.
+    /// Asks the session to end, without waiting. If the queue of commands is full, the session expires later.
     pub(crate) fn close_unheard(&self) {
         let (reply, _) = oneshot::channel();
         let _ = self.commands.try_send(Command::Close { reply });
@@ -191,7 +191,7 @@ impl Handle {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// How long it has been unused; `None` while it is in use.
+    /// How long the session has been unused; `None` while it is in use.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.usage.idle_for(now)
     }

@@ -39,7 +39,7 @@ const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 /// Maximum number of characters of a program's first line that are shown.
 const MAX_LINE_CHARS: usize = 80;
 
-/// How many times more bytes a session with texts on disk may keep, as the rest of each run stays in memory.
+/// Factor by which a session with texts on disk may keep more bytes, because the rest of each run stays in memory.
 const MORE_WITH_DISK: usize = 4;
 
 /// Bytes of a run besides its texts.

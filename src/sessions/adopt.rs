@@ -67,7 +67,7 @@ impl NotYet {
         }
     }
 
-    /// Whether a call should still wait for one of them.
+    /// Whether a call should still wait for one of these sandboxes.
     fn is_any_new(&self) -> bool {
         self.0.lock().values().any(|since| since.elapsed() < GRACE)
     }

@@ -113,7 +113,7 @@ impl Sessions {
         Some(self.seen_by(holder).only(number))
     }
 
-    /// The caller that sees them so.
+    /// The caller that sees these sessions.
     pub fn caller(&self) -> &Principal {
         &self.caller
     }

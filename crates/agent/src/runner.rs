@@ -419,7 +419,7 @@ impl Runner for Worker {
 /// The rest of a run until its reply has been sent.
 #[derive(Default)]
 struct Left {
-    /// The only process that is left of it, which is stopped, to be [killed](Children::let_die).
+    /// The only remaining process of the run, which is stopped, to be [killed](Children::let_die).
     stopped: Option<Pid>,
     /// A program that is done waits until this is dropped.
     channel: Option<ProgramChannel>,

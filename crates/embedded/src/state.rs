@@ -35,7 +35,7 @@ pub(crate) struct Image {
     file: File,
     view: memmap2::Mmap,
     head: ImageHead,
-    /// Watches the memories that begin with it.
+    /// Watches the memories that begin with the image.
     watch: Watch,
 }
 

@@ -61,7 +61,8 @@ pub struct OwnSettings {
 }
 
 impl OwnSettings {
-    /// Whether the sandbox depends on them: one that was started before they were known does not have them.
+    /// Whether the sandbox depends on these settings: a sandbox that was started before they were known does not have
+    /// them.
     pub fn are_of_sandbox(&self) -> bool {
         self.memory.is_some() || self.ttl.is_some()
     }

@@ -424,7 +424,7 @@ impl Backend for Kubernetes {
             let (Some(cluster), Some(run)) = (self.0.cluster.get(), self.0.run.get()) else {
                 return;
             };
-            // The renewal would make the Lease again.
+            // The renewal would recreate the Lease.
             run.tasks.lock().abort_all();
             if self.0.settings.level == Level::Topmost {
                 let own = ListParams::default()

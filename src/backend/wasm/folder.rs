@@ -25,7 +25,7 @@ pub(crate) enum FolderError {
     /// Another user owns it, and may have written its contents.
     #[error("it belongs to another user")]
     Owner,
-    /// Other users can write to it, and may have written its contents.
+    /// Other users can write to the folder, and may have written its contents.
     #[error("others can write to it")]
     Mode,
     /// The folder cannot be created or opened.
@@ -34,7 +34,7 @@ pub(crate) enum FolderError {
 }
 
 impl FolderError {
-    /// How to fix it, in a sentence.
+    /// The fix, in a sentence.
     pub(crate) fn fix(&self, folder: &Path) -> String {
         let path = folder.display();
         match self {

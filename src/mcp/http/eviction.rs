@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub(super) struct Open<'a> {
     pub(super) id: &'a Arc<str>,
     pub(super) principal: &'a Principal,
-    /// Whether a stream of it is open, or a request of it is in progress.
+    /// Whether a stream of the MCP session is open, or a request of it is in progress.
     pub(super) in_use: bool,
     pub(super) last_used: Instant,
 }

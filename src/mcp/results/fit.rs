@@ -19,7 +19,7 @@ pub(in crate::mcp) struct TextField<'a> {
     pub(in crate::mcp) output: &'a Output,
     /// The field that says that it was truncated.
     pub(in crate::mcp) mark: &'static str,
-    /// Whether `read_output` has all of it.
+    /// Whether `read_output` has the whole output.
     pub(in crate::mcp) is_kept: bool,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct CurrentRun {
     timeout: Duration,
     /// When the run is killed at the latest.
     deadline: Instant,
-    /// Cancelled when its caller no longer waits for it.
+    /// Cancelled when the run's caller no longer waits for it.
     cancelled: CancellationToken,
     reply: Reply<RunReport>,
 }

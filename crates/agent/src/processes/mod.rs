@@ -427,7 +427,7 @@ pub(crate) fn kill_all() {
 /// Sends a signal to all processes except the agent; returns false if there are none.
 fn signal_all(signal: Signal) -> bool {
     if std::process::id() == 1 {
-        // One call that no fork can outrun.
+        // One call signals all processes, and no fork can outrun it.
         return kill(Pid::from_raw(-1), signal) != Err(Errno::ESRCH);
     }
     let descendants = descendants();

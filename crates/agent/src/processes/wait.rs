@@ -37,7 +37,7 @@ pub(super) fn wait_for_any() -> Waited {
 pub(super) fn is_stopped_or_dead(child: Pid) -> Option<bool> {
     let look = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
     let number = child.as_raw().cast_unsigned();
-    // Not nix's: for a stopped child, gVisor reports a death by a signal that does not exist.
+    // `nix` would fail here: for a stopped child, gVisor reports a death by a signal that does not exist.
     #[expect(unsafe_code, reason = "the call writes to what it is given, which outlives it")]
     let (result, pid) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();

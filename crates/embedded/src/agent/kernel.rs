@@ -151,7 +151,7 @@ impl Kernel {
         (self.present, self.past) = (None, VecDeque::new());
     }
 
-    /// Whether a node is open in one of its states.
+    /// Whether a node is open in one of the workspace's states.
     pub(super) fn has_open(&self, inode: u64) -> bool {
         let mut kept = self.present.iter().chain(&self.past);
         let unsettled = self.unsettled.as_ref().and_then(Unsettled::of_workspace);

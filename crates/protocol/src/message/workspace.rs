@@ -97,11 +97,11 @@ pub struct Export {
 pub struct CarryLimits {
     /// Bytes of one variable.
     pub each_bytes: u64,
-    /// Bytes of all of them.
+    /// Maximum number of bytes of all variables.
     pub total_bytes: u64,
     /// Time for one variable, in milliseconds.
     pub each_ms: u64,
-    /// Time for all of them, in milliseconds.
+    /// Time for all variables, in milliseconds.
     pub total_ms: u64,
 }
 

@@ -47,7 +47,7 @@ const OPTIONS: [&str; 4] = [
     "--disable-warning=internal/test/binding",
 ];
 
-/// High, so that a cell without bounds ends its own kernel when memory runs out.
+/// The score of a kernel: high, so that a cell without bounds ends its own kernel when memory runs out.
 const OOM_SCORE: u32 = 700;
 
 /// Time limit for listing the variables.

@@ -187,7 +187,7 @@ pub(super) struct Spare {
     stack: StackPipe,
     /// Known when it waits.
     pub(super) pid: Option<Pid>,
-    /// Whether a program or a cell has run beside it, and may have killed it.
+    /// Whether a program or a cell has run beside the spare, and may have killed it.
     pub(super) is_exposed: bool,
     pub(super) asked: Instant,
 }
@@ -203,7 +203,7 @@ impl Spare {
         look(&self.channel, &mut self.pid)
     }
 
-    /// Sends it the start signal, to run the script's file.
+    /// Sends the start signal to the spare, which then runs the script's file.
     pub(super) fn go(self, stdin: Stdin, start: Start, layout: &Layout) -> io::Result<Program> {
         let pid = self.pid.ok_or(io::ErrorKind::NotConnected)?;
         let (theirs, stdin) = match stdin {
