@@ -46,7 +46,7 @@ pub(crate) struct Manifest {
     pub(super) generation: String,
     /// The session's files, in the order in which their bytes follow each other.
     pub(crate) files: Vec<FileRecord>,
-    /// There were more files than are listed.
+    /// Whether there were more files than are listed.
     #[serde(default)]
     pub(crate) more_files: bool,
     /// The session's Python variables.
@@ -61,7 +61,7 @@ pub(crate) struct Manifest {
     /// Packages that were installed. Only the exact state has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) packages: Vec<String>,
-    /// A later save failed.
+    /// Whether a later save failed.
     #[serde(skip)]
     pub(crate) is_outdated: bool,
 }

@@ -264,7 +264,7 @@ pub struct Found {
     pub is_resumable: bool,
     /// The caller of the sandbox's session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
-    /// A session of this server uses it.
+    /// Whether a session of this server uses the sandbox.
     pub is_in_use: bool,
 }
 

@@ -37,7 +37,7 @@ const ENDED: &str =
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     tokens: Tokens,
-    /// Everyone who can reach the server has access.
+    /// Whether everyone who can reach the server has access.
     is_open: bool,
     /// The token for the metrics, if they have a separate one.
     metrics: Option<Token>,

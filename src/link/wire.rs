@@ -153,7 +153,7 @@ pub(super) struct Calls {
     last: AtomicU32,
     /// Calls up to this id were made by another server.
     others: AtomicU32,
-    /// Requests are stored until they are answered, to be written again if the stream is lost.
+    /// Whether requests are stored until they are answered, to be written again if the stream is lost.
     keeps: bool,
     /// Requests that were written, or count as written.
     sent: AtomicU64,

@@ -51,9 +51,10 @@ impl News {
 /// Facts about a session that may be archived.
 #[derive(Debug, Default)]
 pub(crate) struct Archived {
-    /// The archive may have a version of the session, although the session began without one.
+    /// Whether the archive may have a version of the session, although the session began without one.
     pub(crate) may_be: bool,
-    /// The session began without its archived version, or with a part of it, because the archive did not answer.
+    /// Whether the session began without its archived version, or with a part of it, because the archive did not
+    /// answer.
     pub(crate) began_without: AtomicBool,
     /// The note for the session's caller, if the session was restored.
     pub(crate) news: News,

@@ -24,7 +24,7 @@ pub(crate) enum Effect {
         undone: Option<u32>,
         /// Whether the interpreter has no cell left that lasted.
         is_empty: bool,
-        /// Files were removed.
+        /// Whether files were removed.
         files: bool,
     },
     /// The sandbox has ended or cannot be trusted any more: the session ends.

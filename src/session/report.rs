@@ -53,7 +53,7 @@ pub struct CellReport {
     pub status: CellStatus,
     /// Whether the variables still exist.
     pub state: CellState,
-    /// The interpreter was started for this cell.
+    /// Whether the interpreter was started for this cell.
     pub fresh: bool,
     /// Cells that the interpreter has run so far.
     pub execution_count: u64,

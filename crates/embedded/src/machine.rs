@@ -145,7 +145,7 @@ pub(crate) struct Guest {
     most_memory: usize,
     /// Bytes that count towards its limit: of its memory, its tables, and the engine's records of its exceptions.
     held: usize,
-    /// The guest was denied memory beyond its limit.
+    /// Whether the guest was denied memory beyond its limit.
     pub(crate) was_denied: bool,
 }
 

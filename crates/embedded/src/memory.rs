@@ -210,7 +210,7 @@ pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<w
 pub(crate) struct Pages {
     file: File,
     found: Vec<Found>,
-    /// The kernel can search for pages itself (Linux 6.7).
+    /// Whether the kernel can search for pages itself (Linux 6.7).
     can_scan: bool,
     entries: Vec<u8>,
 }

@@ -165,7 +165,7 @@ pub(crate) struct OutputSpool {
     call: u32,
     stream: Stream,
     stored: Option<Arc<StoredOutput>>,
-    /// The store has no room for more bytes.
+    /// Whether the store has no room for more bytes.
     full: bool,
 }
 

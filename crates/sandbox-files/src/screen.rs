@@ -35,11 +35,11 @@ pub struct Screen {
     at: usize,
     /// An escape sequence that has begun.
     escape: Vec<u8>,
-    /// The beginning of the first held line was passed on.
+    /// Whether the beginning of the first held line was passed on.
     is_continued: bool,
-    /// The cursor was moved to the beginning of such a line, which cannot be changed any more.
+    /// Whether the cursor was moved to the beginning of such a line, which cannot be changed any more.
     is_before: bool,
-    /// A part of the last held line was overwritten or erased.
+    /// Whether a part of the last held line was overwritten or erased.
     is_redrawn: bool,
     fold: Fold,
 }
@@ -283,7 +283,7 @@ struct Fold {
     repeats: u64,
     /// The start of the next line.
     begun: Vec<u8>,
-    /// The start of the next line was passed on, because the line is too long.
+    /// Whether the start of the next line was passed on, because the line is too long.
     is_long: bool,
 }
 

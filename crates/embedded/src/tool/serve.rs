@@ -183,7 +183,7 @@ struct Tool {
 struct Running {
     /// Ends the call.
     switch: Switch,
-    /// The server will not request the call's files.
+    /// Whether the server will not request the call's files.
     is_forgotten: bool,
 }
 

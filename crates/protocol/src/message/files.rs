@@ -20,14 +20,15 @@ pub struct Put {
     pub offset: u64,
     /// Whether this is the last piece.
     pub last: bool,
-    /// Replaces an existing file of this name; otherwise that fails with [`FailureCode::Exists`].
+    /// Whether to replace an existing file of this name. If not, an existing file is a failure with
+    /// [`FailureCode::Exists`].
     pub overwrite: bool,
 }
 
 /// Answers [`Put`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutDone {
-    /// A file of that name existed. Only valid after the last piece.
+    /// Whether a file of that name existed. Only valid after the last piece.
     pub replaced: bool,
 }
 
@@ -96,7 +97,7 @@ pub struct List {
 /// Answers [`List`]. Body: a JSON array of [`FileEntry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListDone {
-    /// There are more files after the last one.
+    /// Whether there are more files after the last one.
     pub more: bool,
 }
 

@@ -17,14 +17,14 @@ pub struct Run {
     pub runtime: RuntimeName,
     /// Bytes of code at the start of the body.
     pub code_len: usize,
-    /// The rest of the body is the program's standard input; otherwise that is `/dev/null`.
+    /// Whether the rest of the body is the program's standard input; otherwise that is `/dev/null`.
     pub has_stdin: bool,
     /// Wall time after which the run is killed.
     pub timeout_ms: u64,
     /// The maximum number of bytes returned of each of stdout and stderr: the start and, with two
     /// fifths of them, the end.
     pub output_cap: usize,
-    /// The code is a cell of the workspace. The interpreter is started if there is none.
+    /// Whether the code is a cell of the workspace. The interpreter is started if there is none.
     pub cell: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct RunDone {
 pub struct CellDone<R = Captured> {
     /// Whether the variables are still there.
     pub state: CellState,
-    /// The interpreter was started for this cell: it had no variables.
+    /// Whether the interpreter was started for this cell: it had no variables.
     pub fresh: bool,
     /// The number of cells that the interpreter has run; cells that were rolled back or undone do not count.
     pub count: u64,
@@ -82,7 +82,7 @@ pub struct CellDone<R = Captured> {
     /// The number of threads that ran before the cell and were not restored with the variables.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_threads: usize,
-    /// The memory does not suffice to protect the variables: they may be lost if the next cell is stopped.
+    /// Whether the memory does not suffice to protect the variables: they may be lost if the next cell is stopped.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_risk: bool,
 }
@@ -234,7 +234,7 @@ pub struct PeekDone {
     pub stdout_total: u64,
     /// Bytes written to standard error so far.
     pub stderr_total: u64,
-    /// The interpreter is still being started: none of the code has run.
+    /// Whether the interpreter is still being started: none of the code has run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub loading: bool,
 }

@@ -17,7 +17,7 @@ pub struct Inspect {
 /// Answers [`Inspect`]. Body: [`Contents`] as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectDone {
-    /// There is an interpreter. If not, the other fields have no meaning.
+    /// Whether there is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,
@@ -61,7 +61,7 @@ pub struct Reset {
     pub runtime: RuntimeName,
     /// The number of cells to undo; `None` ends the interpreter, and the next cell gets a new one.
     pub undo: Option<u32>,
-    /// Also deletes all files of the data area.
+    /// Whether to delete all files of the data area as well.
     pub files: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct CarryLimits {
 /// at the end. The bytes have a meaning only for the interpreter, and may be anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportDone {
-    /// There is an interpreter. If not, the other fields have no meaning.
+    /// Whether there is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,

@@ -13,7 +13,7 @@ const MAX_LINKS: usize = 40;
 pub(super) struct Place<'a> {
     pub(super) folder: Inode,
     pub(super) name: &'a str,
-    /// The path ends in a slash, so it must name a folder.
+    /// Whether the path ends in a slash, so it must name a folder.
     pub(super) wants_folder: bool,
 }
 
