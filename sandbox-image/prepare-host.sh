@@ -100,7 +100,7 @@ find_engine() {
         "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/docker.sock" \
         "unix://${HOME:-/root}/.docker/run/docker.sock"; do
         if answers "$candidate"; then
-            # Empty means that the client finds it by itself.
+            # Empty means that the client finds the engine by itself.
             if [ -n "$candidate" ]; then export DOCKER_HOST=$candidate; fi
             return 0
         fi
@@ -176,7 +176,7 @@ Components: main
 Targets: Packages
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 END
-    # Priority 100: nothing comes from there by itself, but packages that were installed from there get their updates.
+    # Priority 100: apt takes no new packages from there, but updates packages that were installed from there.
     cat >"$ENGINE_PREFERENCES" <<END
 Package: *
 Pin: release n=$ENGINE_SUITE

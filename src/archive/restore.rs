@@ -103,7 +103,7 @@ impl Restored {
     }
 }
 
-/// Why something was not restored.
+/// Why a part of a session was not restored.
 enum Failed {
     /// The archived data differs from what was saved.
     Damaged,

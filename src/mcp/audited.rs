@@ -76,7 +76,7 @@ impl Log {
         );
     }
 
-    /// Adds something to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
+    /// Adds facts to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
     pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
         if let Some(entry) = &mut self.audit {
             note(&mut entry.record);

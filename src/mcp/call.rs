@@ -41,7 +41,7 @@ pub(super) struct Call {
     /// The services, as the caller sees them.
     pub(super) services: Services,
     pub(super) context: RequestContext<RoleServer>,
-    /// The client's answers, if an earlier attempt of this call asked for something.
+    /// The client's answers, if an earlier attempt of this call asked for input.
     pub(super) answers: Option<InputResponses>,
     /// Notes for the caller, beside the result.
     notes: Mutex<Notes>,

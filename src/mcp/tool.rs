@@ -87,13 +87,13 @@ pub(super) struct Description {
 pub(super) enum Hints {
     /// The tool changes nothing.
     ReadOnly,
-    /// The tool adds something. A second call adds nothing more.
+    /// The tool adds data. A second call adds nothing more.
     Adding,
-    /// The tool adds something each time it is called.
+    /// The tool adds data each time it is called.
     Making,
-    /// The tool may change or delete existing things, each time it is called.
+    /// The tool may change or delete existing data, each time it is called.
     Destructive,
-    /// The tool deletes or stops existing things. A second call has nothing left to do.
+    /// The tool deletes data or stops runs. A second call has nothing left to do.
     Ending,
 }
 

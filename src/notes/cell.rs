@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A Python cell without anything special.
+    /// A Python cell whose variables survived.
     fn cell() -> SeenCell<'static> {
         SeenCell {
             language: "python",

@@ -25,7 +25,7 @@ pub enum RestoredNote {
         files: usize,
         /// Names of variables and modules.
         names: Names,
-        /// Whether everything is exactly as it was.
+        /// Whether the exact state was restored.
         is_exact: bool,
     },
     /// Changes of the session after that were not saved.

@@ -212,7 +212,8 @@ impl Ending {
         self.wants_state && self.save.is_ok()
     }
 
-    /// Deletes everything, because the session was closed meanwhile. Calls for it wait until the result is dropped.
+    /// Deletes the session's data, because the session was closed meanwhile. Calls for the session wait until the
+    /// result is dropped.
     pub(super) async fn forget(self, setup: &Setup) -> Saving {
         if let Ok(save) = self.save {
             save.give_up().await;

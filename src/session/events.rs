@@ -138,7 +138,7 @@ impl Observers {
     }
 }
 
-/// Writes events for the operator to the log, without anything that a caller wrote.
+/// Writes events for the operator to the log, without texts of callers.
 struct Log(SessionId);
 
 impl Observer for Log {

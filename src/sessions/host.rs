@@ -183,7 +183,7 @@ impl Host {
         self.registry().len()
     }
 
-    /// Changes whenever something happens in a session of any caller, or one starts or ends.
+    /// Changes with each event of a session of any caller, and when a session starts or ends.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.listen()
     }

@@ -28,8 +28,8 @@ fn read(file: &GroupFile) -> Option<String> {
     pread_kernel_file(file.as_ref()?)
 }
 
-/// Number of processes killed so far because memory ran out; 0 if the kernel does not report it (gVisor). Only
-/// differences mean anything: the agent cannot reset the count.
+/// Number of processes killed so far because memory ran out; 0 if the kernel does not report it (gVisor). Compare two
+/// values: the agent cannot reset the count.
 pub(crate) fn oom_kills() -> u64 {
     read(&EVENTS).and_then(|text| parse(&text)).unwrap_or(0)
 }

@@ -109,7 +109,7 @@ impl CellStatus {
 /// One output of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The text, in valid UTF-8. If something was left out, a line in its place says how much.
+    /// The text, in valid UTF-8. If a part was left out, a line in its place says how much.
     pub text: String,
     /// Whether a part of the output was left out.
     pub truncated: bool,

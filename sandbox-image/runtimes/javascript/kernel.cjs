@@ -69,8 +69,8 @@ function listen() {
   const answered = (number, ms) => until(CLEANED, (value) => value >= number, ms);
   const isOver = (number, ms) => until(RUNNING, (value) => value !== number, ms);
 
-  // Waits until the main thread is back in its event loop, and interrupts what prevents that. The main thread has then
-  // noticed each interruption, because it checks for them before it does anything, and none can hit the next cell.
+  // Waits until the main thread is back in its event loop, and interrupts code that prevents that. The main thread has
+  // then noticed each interruption, because it checks for them before it does anything, and none can hit the next cell.
   const clean = () => {
     for (;;) {
       cleaned += 1;

@@ -177,7 +177,7 @@ mod tests {
         let shorter = without_middle(&text, None, 300, 800, false).expect("shorter");
         assert!(!shorter.contains("read_output") && shorter.contains("print what is needed of it"));
         assert_eq!(without_middle("short", None, 1000, 5, true), None);
-        // If something was left out before, there is one cut, which counts all of it.
+        // If a part was left out before, there is one cut, which counts all omitted bytes.
         let cut =
             format!("{}\n[... 9000 bytes left out ...]\n{}", "a".repeat(100), "b".repeat(300));
         let gap = 100..cut.len() - 300;

@@ -202,7 +202,7 @@ async fn execute(
         tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
     };
     tokio::select! {
-        // A result that has arrived counts, even if something ended after it.
+        // A result that has arrived counts, even if the run was cancelled meanwhile.
         biased;
         reply = &mut finish => reply,
         broken = tell(&link, call, progress) => Err(broken),

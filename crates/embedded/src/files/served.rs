@@ -229,7 +229,7 @@ impl Uploads {
             then.unstage(content.len());
             let folder = then.folder_of(&put.path).map(|(folder, _)| folder);
             let done = folder.and_then(|folder| then.publish(folder, &name, content.clone()));
-            // If something else was in its place in that state, the file is added to the present state only.
+            // If that state has another node at this path, the file is added to the present state only.
             if done == Err(Errno::Nospc) {
                 return Err(Errno::Nospc);
             }

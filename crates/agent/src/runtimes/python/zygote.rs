@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The process of the fork server. Dropping this closes its socket, at which it ends by itself.
+/// The process of the fork server. Dropping this closes the fork server's socket, which ends the fork server.
 #[derive(Debug)]
 pub(super) struct Zygote {
     pub(super) pid: Pid,

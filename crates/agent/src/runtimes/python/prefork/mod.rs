@@ -408,7 +408,7 @@ impl Prefork {
         }
     }
 
-    /// Waits for something to attend to, and does; returns false if it is too late.
+    /// Waits until a descriptor can be read or the time is over, and attends to it; returns false if no time is left.
     fn wait_for_message(&mut self, until: Instant, children: &mut Children) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
