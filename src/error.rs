@@ -114,7 +114,7 @@ pub enum Error {
     },
     /// A package that was not installed, and why.
     Package(Fault),
-    /// No sandbox can be started, or no line can be written to the audit file: why, and how to fix it.
+    /// No sandbox can be started, or no line can be written to the audit file: the cause and the fix.
     SandboxUnavailable(String),
     /// The sandbox ended during the call.
     SandboxDied(SessionId),
@@ -422,7 +422,7 @@ mod tests {
         OwnSession { id: id.parse().expect("valid"), state, idle: Duration::from_secs(idle) }
     }
 
-    /// One error of each kind. A new kind does not compile until it is in the match below.
+    /// One error of each kind. A new kind does not compile until the match below has it.
     fn all() -> Vec<Error> {
         let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
         let (minted, named): (SessionId, SessionId) =

@@ -199,7 +199,7 @@ impl SignedUrls {
         Self { base, shared: Arc::new(shared) }
     }
 
-    /// The same for a client that reached the server at this base: another container uses another host name than a
+    /// The URLs for a client that reached the server at this base: another container uses another host name than a
     /// browser on the host does. Signatures do not depend on the base. If the settings name a base, all clients get
     /// that one.
     #[must_use]

@@ -183,25 +183,25 @@ impl Spec {
         }
     }
 
-    /// The same, saved under this key.
+    /// Sets the key under which the sandbox is saved.
     #[must_use]
     pub fn saved_as(self, saved_as: Option<SessionKey>) -> Self {
         Self { saved_as, ..self }
     }
 
-    /// The same, outliving its stream for this long.
+    /// Sets how long the sandbox outlives its stream.
     #[must_use]
     pub fn holding(self, hold: Option<Duration>) -> Self {
         Self { hold, ..self }
     }
 
-    /// The same for a session of this caller.
+    /// Sets the caller of the sandbox's session.
     #[must_use]
     pub fn of_caller(self, caller: Option<CallerKey>) -> Self {
         Self { caller, ..self }
     }
 
-    /// The same, with its memory limited to this many bytes, if any.
+    /// Limits the memory to this many bytes, if the number is given.
     #[must_use]
     pub fn with_memory(self, memory: Option<u64>) -> Self {
         let limits = memory.map_or(self.limits, |memory| self.limits.with_memory(memory));

@@ -264,7 +264,7 @@ impl Config {
         fits(BARE_BYTES, memory, data).then(|| vec![BARE.to_owned()])
     }
 
-    /// Why no libraries are preloaded, if the limits are the reason, and what to do about it.
+    /// The reason why no libraries are preloaded, if it is the limits, and the fix.
     pub fn why_not_preloaded(&self) -> Option<(String, String)> {
         let needed =
             self.preload_needs.filter(|_| self.engine != Engine::Wasm && self.has_sessions())?;

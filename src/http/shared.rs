@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) sessions: Sessions,
     pub(super) hosts: Arc<Hosts>,
     pub(super) access: Access,
-    /// The same for viewers, with separate counts.
+    /// The access of viewers, with separate counts.
     pub(super) viewers: Access,
     /// Permits for requests that wait for changes.
     pub(super) waiters: Arc<Waiters>,

@@ -71,7 +71,7 @@ impl Link {
         self.call_within(self.silence, request, body).await
     }
 
-    /// The same for a call that may take this time.
+    /// Makes a call that may take this time.
     pub(super) async fn call_within<R: Request>(
         &self,
         limit: Duration,

@@ -163,7 +163,7 @@ pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolRespo
     let failed;
     let response = match result {
         Ok(CallToolResponse::Complete(response)) => response,
-        // A question to the client is no answer yet.
+        // A request for the client's input is not the answer.
         Ok(_) => return,
         Err(error) => {
             failed = failure(error);

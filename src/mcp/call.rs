@@ -58,7 +58,7 @@ pub(super) const STATELESS: &str = "__stateless__";
 /// connections, and nothing orders them.
 const CANCEL_GRACE: Duration = Duration::from_millis(300);
 
-/// Time between two attempts while a call waits for that.
+/// Time between two attempts of a call while it waits for the cancelled run to end.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 impl Call {
@@ -86,7 +86,7 @@ impl Call {
         self.means(session_id, log, automatic)
     }
 
-    /// The same for a tool that starts a new session if none is named.
+    /// The session that the call names; otherwise a new one.
     pub(super) fn session_or_new(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
         self.means(session_id, log, || Ok(Which::New))
     }

@@ -49,7 +49,7 @@ const MAX_INITIALIZE_TOKENS: usize = 128;
 /// anything.
 pub(super) const PLACEHOLDER: &str = "\u{0}long";
 
-/// The same as JSON.
+/// The placeholder as JSON.
 const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
 
 /// A message that may be parsed.

@@ -55,7 +55,7 @@ pub async fn serve(server: Server, stop: CancellationToken) -> io::Result<()> {
     serve_on(server, input, output, stop).await
 }
 
-/// The same on any pair of streams.
+/// Serves MCP on any pair of streams.
 ///
 /// # Errors
 /// If a client's first messages are not those of the protocol.

@@ -168,7 +168,7 @@ impl Notes {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
     }
 
-    /// The same notes, if packages of these ecosystems can be installed.
+    /// The notes for sessions in which packages of these ecosystems can be installed.
     pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem], allowed: &Allowed) -> Self {
         let changed = self.0.into_iter().map(|note| match note {
             Note::NotInstalled(name, instead) if ecosystems.contains(&instead.ecosystem()) => {

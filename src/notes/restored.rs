@@ -14,7 +14,7 @@ const WITH_REASONS: usize = 2;
 /// Maximum number of names of a list.
 const MAX_NAMES: usize = 12;
 
-/// A note on what was restored, or could not be. Its text is the [`Display`].
+/// A note on data that was restored, or could not be restored. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoredNote {
     /// Files and variables were restored.

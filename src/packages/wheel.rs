@@ -135,7 +135,8 @@ impl Wheel {
         self.entries.iter().filter_map(file).collect()
     }
 
-    /// Checks that none of its modules would hide one of Python's own, and that it has no JavaScript packages.
+    /// Checks that no module of the wheel would hide one of Python's own, and that the wheel has no JavaScript
+    /// packages.
     pub(super) fn check_modules(&self, stdlib: &HashSet<String>) -> Result<(), Fault> {
         let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());
         for goal in goals {

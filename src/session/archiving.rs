@@ -66,7 +66,7 @@ pub(crate) struct Archived {
 pub(crate) struct Archiving {
     pub(crate) archive: Archive,
     pub(crate) of: Arc<Archived>,
-    /// The archived version that it begins with.
+    /// The archived version that the session begins with.
     pub(crate) restore: Option<Box<Manifest>>,
     /// Time that the server has to end.
     pub(crate) shutdown_timeout: Duration,

@@ -109,12 +109,12 @@ impl Handle {
             .0
     }
 
-    /// The same, for a caller that asks for it now.
+    /// Sets the present time as the time at which a caller asked for the session.
     pub(crate) fn asked_for_now(self) -> Self {
         Self { since: Timestamp::now(), ..self }
     }
 
-    /// The same, for a session that ends with its call.
+    /// Makes this the handle of a session that ends with its call.
     pub(crate) fn stateless(self) -> Self {
         Self { is_stateless: true, ..self }
     }

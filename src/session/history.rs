@@ -129,7 +129,7 @@ pub struct PastCell {
     pub state: CellState,
     /// The value of the cell's last expression.
     pub result: Option<String>,
-    /// The error and what to do about it, in one sentence, unless it succeeded.
+    /// The error and the advice on it, in one sentence, unless the cell succeeded.
     pub error_message: Option<String>,
     /// Whether the cell was undone later.
     pub is_undone: bool,

@@ -63,7 +63,7 @@ pub struct CellReport {
     pub memory_bytes: Option<u64>,
     /// Cells that can be undone now.
     pub can_undo: u32,
-    /// The error and what to do about it, in one sentence, unless it succeeded.
+    /// The error and the advice on it, in one sentence, unless the cell succeeded.
     pub error_message: Option<String>,
 }
 

@@ -93,13 +93,13 @@ impl Sessions {
         Self { host, caller: Principal::local(), only: None }
     }
 
-    /// The same sessions, as another caller sees them.
+    /// The sessions as another caller sees them.
     #[must_use]
     pub fn seen_by(&self, caller: Principal) -> Self {
         Self { host: self.host.clone(), caller, only: None }
     }
 
-    /// The same, restricted to the session with this number: later sessions of its name are hidden.
+    /// Restricts the view to the session with this number: later sessions of its name are hidden.
     #[must_use]
     pub fn only(&self, number: u64) -> Self {
         Self { only: Some(number), ..self.clone() }

@@ -93,7 +93,7 @@ impl<'a> Opening<'a> {
         Self { sessions, which, own: OwnSettings::default() }
     }
 
-    /// The same, with settings of its own for a session that is started.
+    /// Sets the settings of a session that is started.
     pub(super) fn with(self, own: OwnSettings) -> Self {
         Self { own, ..self }
     }

@@ -66,7 +66,7 @@ impl<'a> Room<'a> {
         Ok(permit)
     }
 
-    /// The permit that was made free, or any other.
+    /// The permit that another session gave up, or any free one.
     pub(super) fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
         let permits = &self.sessions.host.permits;
         self.permit.take().or_else(|| permits.clone().try_acquire_owned().ok())

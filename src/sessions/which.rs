@@ -129,7 +129,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// The same, once it is known whether the session resumed from its saved state.
+    /// Completes the facts once it is known whether the session resumed from its saved state.
     pub(super) fn knowing(self, went_on: Option<WentOn>) -> Self {
         let lost = |why| Some(Lost { id: self.id.clone(), why });
         match went_on {

@@ -235,7 +235,7 @@ function main() {
   const outputs = { __proto__: null, stdout: new Output(1), stderr: new Output(2) };
   provide(process, 'stdout', outputs.stdout);
   provide(process, 'stderr', outputs.stderr);
-  // Not Node's own console: the inspector keeps the last thousand values that are given to that.
+  // Node's own console is not used: the inspector stores the last thousand values that are passed to it.
   provide(globalThis, 'console', new Console({ ...outputs }));
 
   let stdin = null;

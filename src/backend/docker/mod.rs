@@ -91,13 +91,13 @@ impl Docker {
         }
     }
 
-    /// The same, with these settings of packages; with `None`, packages cannot be installed.
+    /// Sets the settings of packages; with `None`, packages cannot be installed.
     #[must_use]
     pub fn with_packages(self, packages: Option<PackageSettings>) -> Self {
         Self { packages, ..self }
     }
 
-    /// The same, with an alternative that errors suggest if Docker cannot be used.
+    /// Sets an alternative that errors suggest if Docker cannot be used.
     #[must_use]
     pub fn or_instead(self, instead: Option<String>) -> Self {
         Self { instead, ..self }

@@ -177,7 +177,7 @@ impl Kubernetes {
         Self::reached_at(None, config)
     }
 
-    /// The same for the API server at this URL, without credentials, for tests.
+    /// A backend for the API server at this URL, without credentials, for tests.
     ///
     /// # Errors
     /// As with [`new`](Self::new).

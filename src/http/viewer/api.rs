@@ -129,7 +129,7 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, links)).into_response())
 }
 
-/// The same for an archived session: its files.
+/// The files of an archived session.
 async fn of_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,

@@ -94,7 +94,7 @@ impl<'a> Inline<'a> {
         self.fitted(file).await
     }
 
-    /// The same for an image that was read before.
+    /// Fits an image that was read before.
     pub(in crate::mcp) async fn fitted(
         &mut self,
         file: Bytes,
