@@ -34,7 +34,7 @@ EXIT_CODE = OUT / "server.exit-code"
 MIN_ROWS, MIN_CHARTS, MIN_PAGES = 20_000, 4, 3
 CALL_LIMIT_S = 120  # far more than any step needs; a server that does not answer must not hang the demo
 
-# What make_csv calls a defect, and under which name the analysis reports it.
+# The names of defects in make_csv, and the names under which the analysis reports them.
 PLANTED = {
     "duplicate_row": "Duplicate rows",
     "second_date_format": "Dates as DD/MM/YYYY",

@@ -49,7 +49,7 @@ DIRT = {
 
 @dataclass(frozen=True)
 class Channel:
-    """What a channel costs and what its visitors do; `week` is the weight of Monday to Sunday."""
+    """The cost of a channel and the behaviour of its visitors; `week` is the weight of Monday to Sunday."""
 
     cpm: float  # price of 1,000 impressions (of 1,000 mails sent for email)
     ctr: float  # clicks per impression
@@ -94,7 +94,7 @@ REGIONS = {
     "東京": (1.15, 1.02),
 }
 
-# Where a channel works better or worse than region and channel alone would say.
+# Pairs of channel and region in which the channel works better or worse than both rates predict.
 AFFINITY = {
     ("東京", "Video"): 1.75,
     ("東京", "Email"): 0.72,
@@ -177,7 +177,7 @@ def demand(day: date, channel: str) -> float:
 
 
 def true_rows(dice: Dice) -> list[dict[str, object]]:
-    """What happened, before the export spoils it."""
+    """The true data, before the export adds defects."""
     rows = []
     mood = dict.fromkeys(CAMPAIGNS, 1.0)
     day = FIRST_DAY

@@ -109,14 +109,14 @@ class Sandbox:
 
 
 def url_of(listed: dict[str, Any], item: dict[str, Any]) -> str:
-    """Where a listed file can be downloaded: it says so itself, or the list does for all of them."""
+    """Returns the download URL of a listed file: from its own entry, or from the list's template."""
     if "download_url" in item:
         return str(item["download_url"])
     return str(listed["download_url_template"]).replace("{filename}", quote(item["filename"]))
 
 
 def artifact(run: dict[str, Any], filename: str) -> dict[str, Any]:
-    """What a run reports about one of the files that it made."""
+    """Returns the report of a run on one of the files that it made."""
     found = {item["filename"]: item for item in run["artifacts"]}
     expect(filename in found, f"the run reports {filename} as an artifact", sorted(found))
     item: dict[str, Any] = found[filename]

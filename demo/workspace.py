@@ -53,7 +53,7 @@ def show(label: str, text: object) -> None:
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> tuple[dict[str, Any], int]:
-    """What a tool answers, and how many images come with it."""
+    """Returns a tool's answer, and the number of images in it."""
     result = await client.call_tool(tool, arguments)
     answer = result.structured_content
     if result.is_error or answer is None:

@@ -48,7 +48,7 @@ limited() {
     if have timeout; then timeout "$seconds" "$@"; else "$@"; fi
 }
 
-# Removed however the script ends.
+# The folder is removed when the script ends, for any reason.
 scratch=''
 policy_file=''
 output=$(mktemp)
@@ -100,7 +100,7 @@ find_engine() {
         "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/docker.sock" \
         "unix://${HOME:-/root}/.docker/run/docker.sock"; do
         if answers "$candidate"; then
-            # Empty means that the client finds it by itself.
+            # Empty means that the client finds the engine by itself.
             if [ -n "$candidate" ]; then export DOCKER_HOST=$candidate; fi
             return 0
         fi
@@ -176,7 +176,7 @@ Components: main
 Targets: Packages
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 END
-    # Priority 100: nothing comes from there by itself, but packages that were installed from there get their updates.
+    # Priority 100: apt takes no new packages from there, but updates packages that were installed from there.
     cat >"$ENGINE_PREFERENCES" <<END
 Package: *
 Pin: release n=$ENGINE_SUITE
@@ -319,7 +319,7 @@ ensure_engine() {
     fi
     case ${DOCKER_HOST:-} in
         '' | "unix://$DEFAULT_SOCKET" | unix:///run/docker.sock) ;;
-        # An engine other than the one asked for would be no help.
+        # Another engine than the requested one would not help.
         *) die "DOCKER_HOST is $DOCKER_HOST, and no engine answers there" ;;
     esac
     if ! can_install; then tell_what_to_install; fi
@@ -346,7 +346,7 @@ pull_image() {
     if have docker; then
         limited "$PULL_LIMIT_S" docker pull --quiet "$1" >/dev/null || return 1
     else
-        # Errors come in the body, with status 200: only a check of the image tells.
+        # The engine reports errors in the body, with status 200, so the script checks that the image exists.
         api "/images/create?fromImage=${1%:*}&tag=${1##*:}" \
             -X POST --max-time "$PULL_LIMIT_S" >/dev/null || return 1
     fi
@@ -434,7 +434,7 @@ END
         { printf '\n'; cat "$extra_ca"; } >>"$root/etc/ssl/certs/ca-certificates.crt"
     done
 
-    # Removes what the excludes above would have kept out, and what only this host's build left behind.
+    # Removes the files that the excludes above name, and the remains of this host's build.
     find "$root/usr/share/doc" -mindepth 1 \( -type f -o -type l \) ! -name copyright -delete
     find "$root/usr/share/doc" -mindepth 1 -type d -empty -delete
     rm -rf "$root"/usr/share/{groff,info,lintian,linda,man}/* \

@@ -33,10 +33,10 @@ use tokio_util::sync::CancellationToken;
 /// Longest wait for room.
 const GROW_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A lease is slow if it is older than this ...
+/// Age from which a lease counts as slow, if it also moves fewer bytes a second than [`SLOW_BYTES_PER_S`].
 const SLOW_AFTER: Duration = Duration::from_secs(5);
 
-/// ... and has moved fewer bytes a second than this.
+/// Rate in bytes a second below which an old lease counts as slow.
 const SLOW_BYTES_PER_S: u64 = 1 << 20;
 
 /// Limits of the memory that requests use.

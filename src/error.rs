@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// The path of a folder, where a file is needed.
     IsFolder(String),
-    /// The output of this run cannot be read on: it was not truncated, or is no longer kept.
+    /// The output of this run cannot be read on: it was not truncated, or is no longer stored.
     OutputNotKept(String),
     /// The file cannot be returned in a message.
     ArtifactTooLarge {
@@ -77,7 +77,7 @@ pub enum Error {
     SessionNotFound(SessionId),
     /// A session whose name this server generated has ended.
     SessionEnded {
-        /// Its name.
+        /// The session's name.
         id: SessionId,
         /// Time without use after which such a session expires.
         ttl: Duration,
@@ -114,7 +114,7 @@ pub enum Error {
     },
     /// A package that was not installed, and why.
     Package(Fault),
-    /// No sandbox can be started, or no line can be written to the audit file: why, and how to fix it.
+    /// No sandbox can be started, or no line can be written to the audit file: the cause and the fix.
     SandboxUnavailable(String),
     /// The sandbox ended during the call.
     SandboxDied(SessionId),
@@ -127,7 +127,7 @@ pub enum Error {
 /// One of a caller's own sessions, for a caller who has too many of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnSession {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
     /// `starting`, `running`, `in_use` by a file operation or a download, or `idle`.
     pub state: &'static str,
@@ -143,7 +143,7 @@ const AUDIT_UNAVAILABLE: &str = "The server cannot write to its audit file, and 
 const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call with it. Try again once; if it \
                          comes back, tell the person.";
 
-/// Most sessions that an error names.
+/// Maximum number of sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
 
 impl Error {
@@ -422,7 +422,7 @@ mod tests {
         OwnSession { id: id.parse().expect("valid"), state, idle: Duration::from_secs(idle) }
     }
 
-    /// One error of each kind. A new kind does not compile until it is in the match below.
+    /// One error of each kind. A new kind does not compile until the match below has it.
     fn all() -> Vec<Error> {
         let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
         let (minted, named): (SessionId, SessionId) =

@@ -1,8 +1,8 @@
 //! A self-hosted server that gives a language model a computer with which it cannot harm anything.
 //!
 //! A client speaks the Model Context Protocol to it; each session gets a sandbox of its own without a network, in which
-//! the model runs code; a person downloads the files. This crate is the server. The program inside a sandbox, which
-//! runs the code, is another (`crates/agent`); the two share only the crate [`protocol`].
+//! the model runs code; a person downloads the files. This crate is the server. The agent, the program inside a
+//! container that runs the code, is another (`crates/agent`); the two share only the crate [`protocol`].
 //!
 //! ```text
 //!  cli                  reads settings, builds the parts below, waits for the end

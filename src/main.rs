@@ -1,4 +1,4 @@
-//! The `llm-sandbox` program; see the library for everything.
+//! The `llm-sandbox` program. The library has all of its parts.
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use model::Principal;
 
 use crate::budget::{Exhausted, Lease};
 
-/// Most memory that a call and its answer take beyond the request itself, in bytes: over HTTP an answer has at most
+/// Maximum memory that a call and its answer take beyond the request itself, in bytes: over HTTP an answer has at most
 /// 1 MB, and exists as a value and as text.
 pub(crate) const ANSWER_BYTES: usize = 1 << 20;
 

@@ -67,9 +67,9 @@ struct Shared {
 /// One session of a name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionKey<'a> {
-    /// Its name.
+    /// The session's name.
     pub(crate) id: &'a SessionId,
-    /// Distinguishes it from earlier and later sessions of that name.
+    /// Distinguishes the session from earlier and later sessions of that name.
     pub(crate) number: u64,
 }
 
@@ -109,7 +109,7 @@ const PURPOSE: &str = "llm-sandbox signed urls 1";
 /// for each character of a URL.
 const MAC: usize = 16;
 
-/// Length of the time at which a URL expires, in bytes. They suffice until the year 2106.
+/// Length of the time at which a URL expires, in bytes. Four bytes suffice until the year 2106.
 const EXPIRES: usize = 4;
 
 /// Separates a session's name, which cannot contain it, from the signature of a URL for any of its files.
@@ -198,7 +198,7 @@ impl SignedUrls {
         Self { base, shared: Arc::new(shared) }
     }
 
-    /// The same for a client that reached the server at this base: another container uses another host name than a
+    /// The URLs for a client that reached the server at this base: another container uses another host name than a
     /// browser on the host does. Signatures do not depend on the base. If the settings name a base, all clients get
     /// that one.
     #[must_use]

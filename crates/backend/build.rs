@@ -35,7 +35,7 @@ fn main() {
         .arg(&target_dir)
         .current_dir(var("CARGO_MANIFEST_DIR"))
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
-    // Set for this build by cargo or clippy; not meant for the one below it.
+    // Set for this build by cargo or clippy; not meant for the build that this script starts.
     for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CLIPPY_ARGS", "RUSTFLAGS"] {
         build.env_remove(name);
     }

@@ -61,7 +61,7 @@ findings = {"charts": []}
 
 
 def sums(by, rows=df):
-    """What was spent and what came of it, with the ratios."""
+    """Returns spend and results, with their ratios."""
     total = rows.groupby(by)[["spend", "impressions", "clicks", "conversions", "revenue"]].sum()
     return total.assign(
         roas=total["revenue"] / total["spend"],

@@ -21,7 +21,7 @@ const MAX_LISTED: usize = 100;
 /// The maximum number of a caller's objects that are looked through.
 const MAX_FOUND: usize = 10_000;
 
-/// Objects that are read at a time.
+/// Maximum number of objects that are read at a time.
 const READ_AT_ONCE: usize = 8;
 
 /// Time after which a list is read again: another server may have saved a session meanwhile.

@@ -44,12 +44,12 @@ pub(crate) struct Manifest {
     pub(super) keep_s: u64,
     /// The name of this save, which is also the folder of its other objects.
     pub(super) generation: String,
-    /// Its files, in the order in which their bytes follow each other.
+    /// The session's files, in the order in which their bytes follow each other.
     pub(crate) files: Vec<FileRecord>,
-    /// There were more files than are listed.
+    /// Whether there were more files than are listed.
     #[serde(default)]
     pub(crate) more_files: bool,
-    /// Its variables of Python.
+    /// The session's Python variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) variables: Option<VariablesRecord>,
     /// The exact state, for an engine that can continue from it.
@@ -61,7 +61,7 @@ pub(crate) struct Manifest {
     /// Packages that were installed. Only the exact state has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) packages: Vec<String>,
-    /// A later save failed.
+    /// Whether a later save failed.
     #[serde(skip)]
     pub(crate) is_outdated: bool,
 }
@@ -136,7 +136,7 @@ impl Manifest {
         }
     }
 
-    /// The size of its objects, in bytes.
+    /// The size of the session's objects, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.iter().map(|file| file.size);
         let objects = self.variables.iter().map(|it| &it.object).chain(&self.state);
@@ -195,7 +195,7 @@ impl Manifest {
         if is_sound { Ok(manifest) } else { Err(torn) }
     }
 
-    /// Whether it is this caller's session of this name.
+    /// Whether this is the manifest of this caller's session of this name.
     pub(super) fn is_of(&self, caller: &Principal, session: &SessionId) -> bool {
         self.caller == caller.name() && self.session == session.as_str()
     }
@@ -220,13 +220,13 @@ impl Manifest {
         self.workspace.clone().filter(SessionKey::is_valid)
     }
 
-    /// Whether it has expired at `now`.
+    /// Whether the archived session has expired at `now`.
     pub(super) fn is_over(&self, now: i64) -> bool {
         let kept = u64::try_from(now.saturating_sub(self.saved_at)).unwrap_or(0);
         kept > self.keep_s
     }
 
-    /// Its files, as a listing shows them.
+    /// The session's files, as a listing shows them.
     pub(crate) fn artifacts(&self) -> Vec<Artifact> {
         let artifacts = self.files.iter().filter_map(|file| {
             let path = DataPath::relative(&file.path).ok()?;

@@ -89,7 +89,7 @@ struct Inner {
     store: Store,
     /// The key that authenticates manifests, if the server's secret is in a file.
     key: Option<[u8; 32]>,
-    /// The key that hashes the names of URLs, and tells for which servers session numbers are valid.
+    /// The key that hashes the names of URLs, and identifies the servers for which session numbers are valid.
     own: [u8; 32],
     keep: Duration,
     room: Room,

@@ -38,11 +38,11 @@ pub(crate) struct Brought {
     pub(crate) files_lost: usize,
     /// The variables, if any were saved.
     pub(crate) variables: Option<Carried>,
-    /// The saved variables are damaged.
+    /// Whether the saved variables are damaged.
     pub(crate) variables_damaged: bool,
-    /// The exact state was restored.
+    /// Whether the exact state was restored.
     pub(crate) is_exact: bool,
-    /// The archive could not be read to the end.
+    /// Whether the archive could not be read to the end.
     pub(crate) unreachable: bool,
 }
 
@@ -59,13 +59,13 @@ pub(crate) enum Restored {
         files_lost: usize,
         /// Python variables that were restored, and those that were lost.
         variables: Carried,
-        /// The saved variables are damaged.
+        /// Whether the saved variables are damaged.
         variables_damaged: bool,
-        /// The exact state was restored.
+        /// Whether the exact state was restored.
         is_exact: bool,
-        /// The archive could not be read to the end.
+        /// Whether the archive could not be read to the end.
         unreachable: bool,
-        /// A later save failed.
+        /// Whether a later save failed.
         is_outdated: bool,
         /// Languages whose variables were lost.
         languages_lost: Vec<String>,
@@ -103,9 +103,9 @@ impl Restored {
     }
 }
 
-/// Why something was not restored.
+/// Why a part of a session was not restored.
 enum Failed {
-    /// It differs from what was saved.
+    /// The archived data differs from what was saved.
     Damaged,
     Unreachable,
     /// The sandbox has ended.

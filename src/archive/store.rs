@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size from which an object is written in parts, and the size of each part, in bytes.
 const PART_BYTES: usize = 8 << 20;
 
-/// Why the store did not do something.
+/// Why a request to the store failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     /// There is no such object.

@@ -56,7 +56,7 @@ impl Archive {
             };
             if is_over {
                 self.forget_key(&key).await?;
-                // Also if its manifest cannot be read, or has another time.
+                // The object is deleted even if its manifest cannot be read, or has another time.
                 self.delete_folder(&manifest::folder(&key)).await?;
                 forgotten += 1;
                 continue;

@@ -101,7 +101,7 @@ pub(super) fn said(audit: &Path, key: &Key) -> io::Result<Said> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Said::Nothing,
             file => read_from(&file?, key)?,
         };
-        // A server may be writing it, and have written a part.
+        // A server may be writing the head file, and have written a part.
         if said != Said::Unreadable || tries == READS || !is_in_use(audit) {
             return Ok(said);
         }

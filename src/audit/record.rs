@@ -239,7 +239,7 @@ pub(super) enum Event {
     },
     /// The file could not be written for a while, and this many calls were refused.
     Recovered { refused: u64 },
-    /// This many calls of a caller were refused since its last line, and have no line.
+    /// The number of calls of a caller that were refused since its last line, and have no line.
     Omitted { caller: String, omitted: u64 },
     /// The server removes the oldest files, up to this line.
     Removed { removed: Position },

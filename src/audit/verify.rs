@@ -71,7 +71,7 @@ pub(crate) struct Report {
     pub times: Option<(String, String)>,
     /// The position of the last of the lines.
     pub last: Option<Position>,
-    /// The MACs of the lines were checked.
+    /// Whether the MACs of the lines were checked.
     pub is_sealed: bool,
     /// Findings that are not faults.
     pub remarks: Vec<Finding>,
@@ -133,7 +133,7 @@ struct Search {
     beginning: Option<(Position, Finding)>,
     /// Bytes since the last whole line that are no line, and their place.
     torn: Option<(Place, Vec<u8>)>,
-    /// The line that the head file names was found.
+    /// Whether the line that the head file names was found.
     has_met_head: bool,
     has_met_end: bool,
     seals: Seals,

@@ -64,13 +64,13 @@ pub(super) struct Writer {
     file: File,
     /// The number of bytes up to the end of the last whole line.
     len: u64,
-    /// A part of a line may follow the last whole line.
+    /// Whether a part of a line may follow the last whole line.
     is_torn: bool,
-    /// The file was renamed, and the next one could not be created.
+    /// Whether the file was renamed, and the next one could not be created.
     is_moved: bool,
     last: Position,
     head: Head,
-    /// The head file names the last line.
+    /// Whether the head file names the last line.
     is_said: bool,
 }
 
@@ -212,7 +212,7 @@ impl Writer {
         self.mend()?;
         if let Err(error) = self.file.write_all(bytes) {
             self.is_torn = true;
-            // If this fails, too, it is tried again before the next write.
+            // If this fails, too, the server tries again before the next write.
             let _ = self.mend();
             return Err(error);
         }

@@ -15,7 +15,7 @@ use crate::http;
 /// Time for the complete answer. The server itself gives its engine less.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most bytes of an answer.
+/// Maximum number of bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// Reports whether the server could start a session.

@@ -101,7 +101,7 @@ struct Progress {
     tail: Vec<String>,
 }
 
-/// Lines shown when a build fails.
+/// Maximum number of lines shown when a build fails.
 const FAILURE_LINES: usize = 30;
 
 impl Progress {

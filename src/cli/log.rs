@@ -17,7 +17,7 @@ use tracing_subscriber::{
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The log file if the settings do not name one.
+/// The default log file.
 pub(super) enum Usual {
     /// `logs/sandbox.log` in the working folder.
     WorkingFolder,

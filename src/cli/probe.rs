@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::sessions::{Options, Program, RuntimeName, Sessions};
 
-/// The checks take seconds; filling the data area takes longest.
+/// Time limit for the script. The checks take seconds; filling the data area takes longest.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One line of the script's output.

@@ -29,8 +29,8 @@ use crate::{
 /// limit is 1024.
 const MAX_DESCRIPTORS: u64 = 8192;
 
-/// How long a server that was told to end continues if other servers take its place: a cluster's nodes learn
-/// within a second or two that they must send it nothing more.
+/// How long a server continues after a signal to end, if other servers take its place: a cluster's nodes learn within a
+/// second or two that they must send it nothing more.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Interval of checks whether the remaining runs have ended.
@@ -173,8 +173,8 @@ fn audit_of(config: &Config) -> io::Result<Option<Audit>> {
     Ok(Some(audit))
 }
 
-/// Stops the server when it is told to end. If other servers take its place, it first continues for [`DRAIN`], until
-/// the load balancer has learned that it ends, and then waits for remaining runs, for at most the shutdown timeout.
+/// Stops the server after a signal to end. If other servers take its place, it first continues for [`DRAIN`], until the
+/// load balancer has learned that it ends, and then waits for remaining runs, for at most the shutdown timeout.
 async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Sessions) {
     told.cancelled().await;
     if sessions.config().peer_address.is_some() {

@@ -1,7 +1,7 @@
 //! Folders that are entered part by part and never through a link, and files that appear in them complete.
 //!
-//! A project of another person may have a link where exported files are to go, and the server must not write to its
-//! target. A path is resolved anew at each use, so only open folders are used.
+//! A project of another person may have a link at the place of an exported file, and the server must not write to the
+//! link's target. A path is resolved anew at each use, so only open folders are used.
 
 use std::{
     fs::File,

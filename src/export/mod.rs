@@ -31,7 +31,7 @@ pub(crate) struct Export {
     folder: PathBuf,
     /// Bytes that the whole server may still write until it ends.
     left: AtomicU64,
-    /// Most bytes of a file: no file in a sandbox has more, whatever size is reported.
+    /// Maximum number of bytes of a file: no file in a sandbox has more, whatever size is reported.
     longest: u64,
 }
 
@@ -42,13 +42,13 @@ pub(crate) enum NotExported {
     Hidden,
     /// A part of its path is not the same name on every file system.
     Name,
-    /// Its type is not one that people view.
+    /// The file's type is not one that people view.
     Type,
     /// A folder on its path is a link.
     Link,
     /// The limit of the settings is reached.
     Limit,
-    /// It could not be read or written.
+    /// The file could not be read or written.
     Failed,
 }
 

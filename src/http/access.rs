@@ -39,7 +39,7 @@ const ENDED: &str =
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     tokens: Tokens,
-    /// Everyone who can reach the server has access.
+    /// Whether everyone who can reach the server has access.
     is_open: bool,
     /// The token for the metrics, if they have a separate one.
     metrics: Option<Token>,
@@ -72,8 +72,8 @@ impl Access {
         Ok(who)
     }
 
-    /// Returns the sender of this request, as far as its headers and URL tell, without counting the request
-    /// and without checking a signature.
+    /// Returns the sender of this request, if its headers and URL name one, without counting the
+    /// request and without checking a signature.
     pub(super) fn whose(&self, headers: &HeaderMap, uri: &Uri) -> Option<Whose> {
         if headers.contains_key(header::AUTHORIZATION) {
             let who = bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()));
@@ -110,8 +110,9 @@ impl Access {
         Err(ApiError::Unauthorized(Needed::MetricsToken, tried(headers)))
     }
 
-    /// Returns the sessions as the caller sees them, if it may do one of these things. A signature counts if
-    /// the request has no token, or the server has none; an invalid signature is always refused.
+    /// Returns the sessions as the caller sees them, if the caller has one of these grants. A
+    /// signature counts if the request has no token, or the server has none; an invalid signature
+    /// is always refused.
     ///
     /// # Errors
     /// If neither token nor signature allow any of them, the session of a signature has ended, or the caller

@@ -1,4 +1,4 @@
-//! Bodies that are watched, hold something, or are written by a task, while they are sent.
+//! Bodies that are watched, that hold a value, or that a task writes, while they are sent.
 
 use std::{
     io,

@@ -172,7 +172,7 @@ async fn all_as(
     Ok((named, Body::from_stream(body)).into_response())
 }
 
-/// The same for an archived session, which this does not restore. The archive has no runs.
+/// All files of an archived session, which this does not restore. The archive has no runs.
 async fn all_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,

@@ -52,13 +52,13 @@ use crate::{metrics::Forwarded, peers::Proof, sessions::Sessions};
 /// How long an unused connection stays open: less than the server at its other end waits for a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Attempts to find and reach a caller's home server before the request fails.
+/// Maximum number of attempts to find and reach a caller's home server before the request fails.
 const ATTEMPTS: usize = 4;
 
-/// Most bytes of an answer that are buffered for a slow reader.
+/// Maximum number of bytes of an answer that are buffered for a slow reader.
 const MAX_BUFFER: usize = 64 << 10;
 
-/// Servers whose addresses are remembered. Each rollout adds new ones.
+/// Maximum number of servers whose addresses are remembered. Each rollout adds new ones.
 const MAX_KNOWN: usize = 1024;
 
 /// Headers of a connection, not of the message (RFC 9110, section 7.6.1). `Expect` is among them because
@@ -290,7 +290,8 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
     Err(moving())
 }
 
-/// The caller of a request that only its home server can answer, as far as path and headers tell.
+/// The caller of a request that only its home server can answer; `None` if path and headers name no
+/// such caller.
 fn whose(shared: &Shared, request: &Request) -> Option<Whose> {
     let path = request.uri().path();
     let is_of_somebody = ["/mcp", "/files", "/sessions"].iter().any(|it| path.starts_with(it));

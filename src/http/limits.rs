@@ -13,15 +13,15 @@ use crate::{
 /// values. Tests use their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most time for the head of a request, and for a kept-alive connection without a new one. A normal
+    /// Maximum time for the head of a request, and for a kept-alive connection without a new one. A normal
     /// client sends a head at once; one that sends it slowly occupies a place.
     pub head: Duration,
-    /// Most time for a client to take no byte of an answer in progress, or to send none in the middle of a
+    /// Maximum time for a client to take no byte of an answer in progress, or to send none in the middle of a
     /// body. Long enough for a phone that changes networks; an inactive client cannot occupy a place forever.
     pub stall: Duration,
-    /// Most time for requests in progress when the server ends.
+    /// Maximum time for requests in progress when the server ends.
     pub grace: Duration,
-    /// Most time for the engine to say whether a sandbox could be started. A health check repeats its request
+    /// Maximum time for the engine to say whether a sandbox could be started. A health check repeats its request
     /// rather than waits longer.
     pub ready: Duration,
     /// Connections of known clients at a time. At the limit, the client with the most loses one.
@@ -65,6 +65,6 @@ impl Limits {
     }
 }
 
-/// Most bytes of a request's head. The longest path that can name a file takes 3 KiB, and browsers
+/// Maximum number of bytes of a request's head. The longest path that can name a file takes 3 KiB, and browsers
 /// add little; hyper's own limit is 400 KiB, for each connection.
 pub(super) const MAX_HEAD: usize = 16 << 10;

@@ -149,8 +149,9 @@ impl Listener {
         Self { limits, ..self }
     }
 
-    /// Serves until `stop` is cancelled: then requests in progress have a moment to be answered, and
-    /// downloads are cut off with their sandbox. MCP is served if a service for it is given.
+    /// Serves until `stop` is cancelled: then the server answers requests in progress within its
+    /// grace time, and downloads are cut off with their sandbox. MCP is served if a service for it
+    /// is given.
     pub async fn serve(
         self,
         sessions: Sessions,
@@ -185,7 +186,7 @@ impl Listener {
     }
 }
 
-/// Connections that may wait to be accepted; the kernel's own limit is 4096 as well.
+/// Maximum number of connections that may wait to be accepted; the kernel's own limit is 4096 as well.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -134,7 +134,8 @@ impl Record {
         writer.write_all(b"]}").await
     }
 
-    /// Writes `head` and the picture if its file has not changed; otherwise writes nothing and returns false.
+    /// Writes `head` and the picture if the picture's file has not changed; otherwise writes
+    /// nothing and returns false.
     async fn unchanged(
         &self,
         picture: &Artifact,
@@ -236,7 +237,7 @@ fn count(run: &PastRun) -> Option<u64> {
     run.end.as_ref()?.cell.as_ref()?.number()
 }
 
-/// Whether running it again has an effect: it succeeded, and was not undone as a cell.
+/// Whether running the code again has an effect: the run succeeded, and was not undone as a cell.
 fn has_lasted(run: &PastRun) -> bool {
     has_ended(run, Outcome::Ok) && !run.is_undone()
 }

@@ -125,7 +125,7 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
     let headers = response.headers_mut();
     // Browsers must use this type, whatever the bytes look like.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A hostile page or SVG must not do anything in the reader's browser.
+    // A hostile page or SVG must not run scripts or load anything in the reader's browser.
     headers
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("sandbox; default-src 'none'"));

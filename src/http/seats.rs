@@ -30,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 /// Time before a stranger may be cut off: enough for a request from the other side of the world.
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
-/// The same for a stranger whose data has not been read yet.
+/// Time before a stranger whose data has not been read yet may be cut off.
 const CUT_UNREAD_AFTER: Duration = Duration::from_secs(1);
 
-/// Most strangers that are cut off together. Finding them means searching all connections, which is not
+/// Maximum number of strangers that are cut off together. Finding them means searching all connections, which is not
 /// needed for each new one this way.
 const CUT_AT_ONCE: usize = 32;
 

@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) sessions: Sessions,
     pub(super) hosts: Arc<Hosts>,
     pub(super) access: Access,
-    /// The same for viewers, with separate counts.
+    /// The access of viewers, with separate counts.
     pub(super) viewers: Access,
     /// Permits for requests that wait for changes.
     pub(super) waiters: Arc<Waiters>,
@@ -56,7 +56,7 @@ impl Shared {
     pub(super) async fn memory_for_listing(&self, client: &Principal) -> Result<Lease> {
         let mut lease = self.memory.lease(client);
         if let Some(connection) = connections::cut_off() {
-            // A reader that has stopped reading would not notice anything else.
+            // A reader that has stopped reading notices nothing but the end of its connection.
             lease.revoke_by(connection);
         }
         lease.grow(MAX_LISTING_BYTES).await.map_err(|_| ApiError::NoMemory)?;

@@ -19,7 +19,7 @@ use crate::{
     notes::{Note, Notes},
 };
 
-/// Most unknown arguments that an error names.
+/// Maximum number of unknown arguments that an error names.
 const MAX_UNKNOWN: usize = 4;
 
 /// Marks an argument that clients do not see, because it stands for another or does not work for them.
@@ -63,7 +63,7 @@ fn visible(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
 #[derive(Debug)]
 pub(super) struct Arguments {
     pub(super) tool: &'static str,
-    /// Its input schema.
+    /// The tool's input schema.
     pub(super) schema: Value,
     /// Other names of arguments, each with its name in the schema.
     pub(super) aliases: &'static [(&'static str, &'static str)],

@@ -76,7 +76,7 @@ impl Log {
         );
     }
 
-    /// Adds something to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
+    /// Adds facts to the line in the audit file. Without an audit file, `note` is not called and computes nothing.
     pub(super) fn audit(&mut self, note: impl FnOnce(&mut Record)) {
         if let Some(entry) = &mut self.audit {
             note(&mut entry.record);
@@ -163,7 +163,7 @@ pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolRespo
     let failed;
     let response = match result {
         Ok(CallToolResponse::Complete(response)) => response,
-        // A question to the client is no answer yet.
+        // A request for the client's input is not the answer.
         Ok(_) => return,
         Err(error) => {
             failed = failure(error);

@@ -41,24 +41,24 @@ pub(super) struct Call {
     /// The services, as the caller sees them.
     pub(super) services: Services,
     pub(super) context: RequestContext<RoleServer>,
-    /// The client's answers, if an earlier attempt of this call asked for something.
+    /// The client's answers, if an earlier attempt of this call asked for input.
     pub(super) answers: Option<InputResponses>,
     /// Notes for the caller, beside the result.
     notes: Mutex<Notes>,
     /// The session that the call means, once its tool has asked.
     which: Mutex<Option<Which>>,
-    /// The session of which this call tells its caller that it was restored.
+    /// The restored session about which this call's result has a note.
     heard: Mutex<Option<SessionId>>,
 }
 
-/// The `session_id` of a call whose session ends with it.
+/// The `session_id` of a call whose session ends with the call.
 pub(super) const STATELESS: &str = "__stateless__";
 
 /// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two
 /// connections, and nothing orders them.
 const CANCEL_GRACE: Duration = Duration::from_millis(300);
 
-/// Time between two attempts while a call waits for that.
+/// Time between two attempts of a call while it waits for the cancelled run to end.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 impl Call {
@@ -86,7 +86,7 @@ impl Call {
         self.means(session_id, log, automatic)
     }
 
-    /// The same for a tool that starts a new session if none is named.
+    /// The session that the call names; otherwise a new one.
     pub(super) fn session_or_new(&self, session_id: Option<&str>, log: &mut Log) -> Result<Which> {
         self.means(session_id, log, || Ok(Which::New))
     }
@@ -207,7 +207,8 @@ impl Call {
         }
     }
 
-    /// Most images in the result: as many as the call, the URL that its client uses and the settings all allow.
+    /// Maximum number of images in the result: as many as the call, the URL that its client uses and the settings all
+    /// allow.
     pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {
         let by_url = by_url(&self.context, "inline_images");
         let by_url = by_url.and_then(|value| value.parse().ok());

@@ -6,9 +6,9 @@
 //!                        2026-07-28: none; each request stands alone, closing it cancels the call
 //! ```
 //!
-//! An MCP session has no state of a sandbox: clients open one for a call, never close it, or have none. Only its owner
-//! and the time of its last use are stored; and the workspace of its calls that name no session ends with it. If
-//! sandbox sessions outlive their server, MCP sessions do, too ([`outlived`]).
+//! An MCP session has no state of a sandbox: clients open one for a call, never close it, or have none. The server
+//! stores its owner, the time of its last use and the client's `initialize`. The workspace of its calls that name no
+//! session ends with it. If sandbox sessions outlive their server, MCP sessions do, too ([`outlived`]).
 
 mod answer;
 mod eviction;
@@ -62,8 +62,8 @@ use crate::{
     sessions::{Sessions, Workspace},
 };
 
-/// Most MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond that ends
-/// one of the client that has most.
+/// Maximum number of MCP sessions that are open at a time; one client has four fifths of them at most. A new one beyond
+/// that ends one of the client that has most.
 const MAX_SESSIONS: usize = 200;
 
 /// Time after which an answer begins without its content: clients and proxies give up if no header comes for a minute,
@@ -164,12 +164,12 @@ impl Endpoint {
             Err(refused) => return Ok(invalid(refused.message())),
         };
         if message.is_long_initialize() {
-            // An `initialize` is stored for as long as its MCP session lives, and there are hundreds of them. Over
-            // stdio there is one.
+            // The server stores an `initialize` for as long as its MCP session lives, and there are hundreds of MCP
+            // sessions. Over stdio there is one.
             let why = "initialize is longer than 16 KiB, or has too many fields. Nothing was done.";
             return Ok(invalid(why));
         }
-        // Memory that the structure takes once it is parsed.
+        // Memory that the message's structure takes once it is parsed.
         memory.grow(message.tokens * TOKEN_BYTES).await?;
         let (is_initialize, Asks { id: request_id, streams }) =
             (message.is_initialize(), message.asks());

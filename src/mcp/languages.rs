@@ -28,7 +28,7 @@ impl Language {
         }
     }
 
-    /// Other names that models use for it.
+    /// Other names that models use for the language.
     const fn other_names(self) -> &'static [&'static str] {
         match self {
             Self::Python => &["", "python3", "py", "ipython"],
@@ -37,7 +37,7 @@ impl Language {
         }
     }
 
-    /// The source of its packages, if it has packages.
+    /// The source of the language's packages, if it has packages.
     pub(super) const fn ecosystem(self) -> Option<Ecosystem> {
         match self {
             Self::Python => Some(Ecosystem::PyPi),
@@ -46,7 +46,7 @@ impl Language {
         }
     }
 
-    /// The name of its runtime in the sandbox.
+    /// The name of the language's runtime in the sandbox.
     pub(super) const fn runtime(self) -> RuntimeName {
         match self {
             Self::Python => RuntimeName::PYTHON,
@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// Its features besides running code and reading and writing files.
+    /// The language's features besides running code and reading and writing files.
     pub(super) fn features(self, undo: u32, world: World) -> Vec<&'static str> {
         let undo = (undo > 0).then_some("undo");
         match self {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::long_text::LongText;
 use crate::request::ANSWER_BYTES;
 
-/// Most structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
+/// Maximum number of structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
 /// some hundreds; each may take half a kibibyte once it is parsed.
 pub(super) const MAX_TOKENS: usize = 2000;
 
@@ -31,24 +31,25 @@ pub(super) const TOKEN_BYTES: usize = 600;
 /// Length in bytes above which a string is cut out.
 const MIN_CUT_OUT: usize = 256 << 10;
 
-/// Most bytes of a message without its long string. The longest code, each byte of it escaped, counts
+/// Maximum number of bytes of a message without its long string. The longest code, each byte of it escaped, counts
 /// as a long string.
 pub(super) const MAX_REST: usize = 1 << 20;
 
-/// Most memory that a message without its long string and its answer take together, in bytes.
+/// Maximum memory that a message without its long string and its answer take together, in bytes.
 pub(super) const KEPT_BYTES: usize = MAX_REST + MAX_TOKENS * TOKEN_BYTES + ANSWER_BYTES;
 
-/// Most bytes of an `initialize`: its description of the client is stored for as long as the MCP session lives.
+/// Maximum number of bytes of an `initialize`: its description of the client is stored for as long as the MCP session
+/// lives.
 const MAX_INITIALIZE: usize = 16 << 10;
 
-/// Most structural characters of an `initialize`. Common clients send fewer than fifty.
+/// Maximum number of structural characters of an `initialize`. Common clients send fewer than fifty.
 const MAX_INITIALIZE_TOKENS: usize = 128;
 
 /// Replaces the string that was cut out of a message. The control character ensures that it is not the name of
 /// anything.
 pub(super) const PLACEHOLDER: &str = "\u{0}long";
 
-/// The same as JSON.
+/// The placeholder as JSON.
 const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
 
 /// A message that may be parsed.
@@ -56,18 +57,18 @@ const PLACEHOLDER_JSON: &[u8] = br#""\u0000long""#;
 pub(super) struct Message {
     /// The message without the long string. It may be invalid JSON: only its structure was counted.
     pub(super) json: Bytes,
-    /// The string that was cut out of it.
+    /// The string that was cut out of the message.
     pub(super) long: Option<LongText>,
-    /// Structural characters in it.
+    /// Number of structural characters in the message.
     pub(super) tokens: usize,
 }
 
 /// Why a message is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It has more structure than any valid call.
+    /// The message has more structure than any valid call.
     TooComplex,
-    /// It is longer than any valid call, even without its longest string.
+    /// The message is longer than any valid call, even without its longest string.
     TooLong,
 }
 
@@ -111,7 +112,7 @@ impl Message {
         Ok(Self { json: json.freeze(), long: Some(LongText::new(body.slice(start..end))), tokens })
     }
 
-    /// Whether it is an `initialize` that is too long to be stored by a server with many clients.
+    /// Whether the message is an `initialize` that is too long to be stored by a server with many clients.
     pub(super) fn is_long_initialize(&self) -> bool {
         let is_large = self.long.is_some()
             || self.json.len() > MAX_INITIALIZE
@@ -119,7 +120,7 @@ impl Message {
         is_large && self.is_initialize()
     }
 
-    /// Whether it is an `initialize`, which opens an MCP session in protocol versions that have them.
+    /// Whether the message is an `initialize`, which opens an MCP session in protocol versions that have them.
     pub(super) fn is_initialize(&self) -> bool {
         is_initialize(&self.json)
     }
@@ -135,7 +136,7 @@ impl Message {
 pub(super) struct Asks {
     /// The id that the answer will have; null if there will be none.
     pub(super) id: Value,
-    /// Whether its client expects messages before the answer: about progress, or from a subscription.
+    /// Whether the message's client expects messages before the answer: about progress, or from a subscription.
     pub(super) streams: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The Model Context Protocol: the only place that names rmcp. It parses and renders, nothing else: it keeps no state
-//! of a client, and knows neither sandboxes nor the protocol of agents.
+//! The Model Context Protocol: the only place that names rmcp. It parses and renders; the sessions do the work. It
+//! sends nothing to an agent, and uses only limits and values of the agents' protocol. Of a client it stores only MCP
+//! sessions and roots.
 //!
 //! ```text
 //! stdio, http --> message: limits --> rmcp --> Server::call_tool --> tool::perform --> a tool --> sessions
@@ -78,8 +79,8 @@ use crate::{
     signed_urls::SignedUrls,
 };
 
-/// The MCP server. Cheap to clone; nothing in it belongs to one client, as clients open a
-/// connection per call, never close it, or have none at all.
+/// The MCP server. Cheap to clone. Over HTTP nothing in it belongs to one client, because clients open a connection per
+/// call, never close it, or have none at all.
 #[derive(Debug, Clone)]
 pub struct Server {
     services: Services,

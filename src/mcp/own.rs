@@ -45,10 +45,10 @@ const MAX_FILE: u64 = 5_000_000;
 /// Longest text of a file that is in the result itself, in bytes.
 const MAX_TEXT: usize = 8_000;
 
-/// Most bytes of all such texts together.
+/// Maximum number of bytes of all such texts together.
 const MAX_TEXTS: usize = 20_000;
 
-/// Most bytes of the arguments' long text as it was received, escapes included.
+/// Maximum number of bytes of the arguments' long text as it was received, escapes included.
 const MAX_LONG_TEXT: usize = 6 << 20;
 
 /// A tool of the operator's as it is listed.
@@ -181,7 +181,7 @@ async fn render(
     result
 }
 
-/// The contents of a call's files, as far as they are returned.
+/// The contents of those files of a call that are returned.
 struct Contents<'a> {
     call: &'a Call,
     files: &'a LeftFiles,

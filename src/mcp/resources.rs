@@ -22,7 +22,7 @@ use super::{
 use crate::error::Error;
 use crate::sessions::{List, Open};
 
-/// Most files in one answer; there is a cursor for more.
+/// Maximum number of files in one answer; there is a cursor for more.
 const PAGE: usize = 200;
 
 const SCHEME: &str = "sandbox:///";

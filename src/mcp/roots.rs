@@ -50,7 +50,7 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Name of the question for roots, as a client may get several questions at once.
 const QUESTION: &str = "roots";
 
-/// Most names of a folder that are compared with a missing one, and most that an error names.
+/// Maximum number of names of a folder that are compared with a missing one, and that an error names.
 const MAX_NAMES: usize = 1000;
 const MAX_NEAREST: usize = 3;
 
@@ -106,7 +106,7 @@ async fn tell(services: &Services, peer: &Peer<RoleServer>, roots: &[PathBuf]) {
     }
 }
 
-/// Whether the client is of the generation in which each request stands alone.
+/// Whether the client speaks 2026-07-28 or later, in which there are no MCP sessions.
 fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version() >= Some(ProtocolVersion::V_2026_07_28)
 }

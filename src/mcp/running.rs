@@ -40,7 +40,7 @@ const FIRST_PROGRESS: Duration = Duration::from_millis(500);
 /// Time between reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Most links to images in a result. All files are named in its JSON.
+/// Maximum number of links to images in a result. All files are named in its JSON.
 const MAX_LINKS: usize = 10;
 
 /// Waits for work, and reports its progress to the caller if that has asked for it.
@@ -132,7 +132,7 @@ pub(super) fn text_fields<'a>(
         TextField { field: "stdout", output: &report.stdout, mark: of_stdout, is_kept },
         TextField { field: "stderr", output: &report.stderr, mark: of_stderr, is_kept },
     ];
-    // A result is not kept for `read_output`: its own text says what is missing.
+    // A result is not stored for `read_output`: its own text says what is missing.
     let result = report.cell.as_ref().and_then(|cell| cell.result.as_ref());
     let of_result = |output| TextField { field: "result", output, mark: of_stdout, is_kept: false };
     fields.extend(result.map(of_result));

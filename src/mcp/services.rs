@@ -85,7 +85,7 @@ impl Services {
         }
     }
 
-    /// The same, for the caller that sent this request.
+    /// The services for the caller that sent this request.
     pub(super) fn seen_by(&self, context: &RequestContext<RoleServer>) -> Self {
         let head = context.extensions.get::<Parts>();
         let principal = head.and_then(|head| head.extensions.get::<Principal>());

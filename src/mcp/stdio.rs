@@ -56,7 +56,7 @@ pub async fn serve(server: Server, stop: CancellationToken) -> io::Result<()> {
     serve_on(server, input, output, stop).await
 }
 
-/// The same on any pair of streams.
+/// Serves MCP on any pair of streams.
 ///
 /// # Errors
 /// If a client's first messages are not those of the protocol.
@@ -125,7 +125,7 @@ struct Stdio<R, W> {
     is_legacy: bool,
 }
 
-/// `None` once it is closed.
+/// Standard output; `None` once it is closed.
 type Output<W> = Arc<Mutex<Option<FramedWrite<W, Codec>>>>;
 type Codec = JsonRpcMessageCodec<Sent>;
 
@@ -300,8 +300,8 @@ enum Received {
 enum Fault {
     TooLong,
     TooComplex,
-    /// It is not JSON. The message may still be sensible: if a model's text was cut within an emoji, its half is
-    /// written as an escape that stands for no character.
+    /// The line is not JSON. The message may still be sensible: if a model's text was cut within an emoji, half of the
+    /// emoji is written as an escape that stands for no character.
     Unreadable,
 }
 

@@ -22,7 +22,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// The name by which clients call it.
     const NAME: &'static str;
 
-    /// The set that it is offered with.
+    /// The toolset that has the tool.
     const TOOLSET: Toolset;
 
     /// Whether the call takes the message's long string, if there is one, and releases the message itself (see
@@ -32,7 +32,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// Other names of arguments that models use, each with its name in the schema.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
 
-    /// Whether clients are told of it. If they are not, it can still be called, and says why it does nothing.
+    /// Whether the tool is listed. An unlisted tool can still be called, and its error says why it does nothing.
     fn is_listed(_: &Facts) -> bool {
         true
     }
@@ -83,15 +83,15 @@ pub(super) struct Description {
 /// The possible effects of calling a tool. No tool reaches beyond its sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Hints {
-    /// It changes nothing.
+    /// The tool changes nothing.
     ReadOnly,
-    /// It adds something, and nothing more if it is called again.
+    /// The tool adds data. A second call adds nothing more.
     Adding,
-    /// It adds something each time it is called.
+    /// The tool adds data each time it is called.
     Making,
-    /// It may change or delete what is there, each time it is called.
+    /// The tool may change or delete existing data, each time it is called.
     Destructive,
-    /// It deletes or stops what is there. A second call has nothing left to do.
+    /// The tool deletes data or stops runs. A second call has nothing left to do.
     Ending,
 }
 
@@ -108,7 +108,7 @@ impl Hints {
 
 /// A tool without its types, for listing and checking.
 pub(super) struct AnyTool {
-    /// Stands for the tool where it is called.
+    /// The tool's variant for calls.
     pub(super) tool: BuiltIn,
     pub(super) name: &'static str,
     pub(super) toolset: Toolset,

@@ -52,7 +52,8 @@ const DURATIONS: [f64; 17] = [
     120.0, 300.0,
 ];
 
-/// A data area has no room for more artifacts, whatever an agent reports.
+/// Maximum number of artifacts of a run that are counted: a data area has no room for more,
+/// whatever an agent reports.
 const MAX_ARTIFACTS: usize = MAX_FILES as usize;
 
 /// Names and values of labels.

@@ -16,18 +16,18 @@ use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 /// The observations of a cell from which notes are made.
 #[derive(Debug)]
 pub(crate) struct SeenCell<'a> {
-    /// Its language, such as `python`.
+    /// The cell's language, such as `python`.
     pub(crate) language: &'a str,
     pub(crate) state: CellState,
-    /// Whether its interpreter was started for it.
+    /// Whether the cell's interpreter was started for it.
     pub(crate) fresh: bool,
-    /// Whether there were variables before it, as far as the caller was told.
+    /// Whether there were variables before the cell, according to what the caller was told.
     pub(crate) had_variables: bool,
     /// Whether the variables may be lost if the next cell is stopped, and the caller was not told so before.
     pub(crate) newly_at_risk: bool,
     /// Number of threads that were not rolled back with the variables.
     pub(crate) lost_threads: usize,
-    /// Its timeout.
+    /// The cell's timeout.
     pub(crate) timeout: Duration,
     /// The longest timeout that it could have had.
     pub(crate) max_timeout: Duration,
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A Python cell without anything special.
+    /// A Python cell whose variables survived.
     fn cell() -> SeenCell<'static> {
         SeenCell {
             language: "python",

@@ -43,7 +43,7 @@ pub(crate) use self::{
     run::{Seen, of_run},
 };
 
-/// Most notes of one result.
+/// Maximum number of notes of one result.
 const MAX_NOTES: usize = 5;
 
 /// Longest note, in characters.
@@ -58,7 +58,7 @@ pub enum Note {
         argument: String,
         /// The given value: a number, or a text that is one.
         given: Value,
-        /// Whether it was above the bounds and not below them.
+        /// Whether the value was above the bounds and not below them.
         is_more: bool,
         /// The bound, which was used.
         used: u64,
@@ -168,7 +168,7 @@ impl Notes {
         self.0.iter().map(|note| note.to_string().chars().take(MAX_CHARS).collect())
     }
 
-    /// The same notes, if packages of these ecosystems can be installed.
+    /// The notes for sessions in which packages of these ecosystems can be installed.
     pub(crate) fn where_packages_are(self, ecosystems: &[Ecosystem], allowed: &Allowed) -> Self {
         let changed = self.0.into_iter().map(|note| match note {
             Note::NotInstalled(name, instead) if ecosystems.contains(&instead.ecosystem()) => {

@@ -8,24 +8,24 @@ use protocol::message::Names;
 use super::{List, MAX_COUNT, Name, Notes};
 use crate::archive::Restored;
 
-/// Most lost variables with their reasons: a note has no room for more.
+/// Maximum number of lost variables with their reasons: a note has no room for more.
 const WITH_REASONS: usize = 2;
 
-/// Most names of a list.
+/// Maximum number of names of a list.
 const MAX_NAMES: usize = 12;
 
-/// A note on what was restored, or could not be. Its text is the [`Display`].
+/// A note on data that was restored, or could not be restored. Its text is the [`Display`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoredNote {
-    /// This was restored.
+    /// Files and variables were restored.
     Back {
-        /// When it was saved, in seconds since the epoch.
+        /// When the session was saved, in seconds since the epoch.
         saved_at: i64,
         /// Number of files.
         files: usize,
         /// Names of variables and modules.
         names: Names,
-        /// Whether everything is exactly as it was.
+        /// Whether the exact state was restored.
         is_exact: bool,
     },
     /// Changes of the session after that were not saved.

@@ -21,15 +21,15 @@ pub(crate) struct Seen<'a> {
     /// New and changed files, whatever the outcome, and how many there are besides.
     pub(crate) changed: &'a [Artifact],
     pub(crate) changed_omitted: usize,
-    /// The state of its workspace, if it was a cell.
+    /// The state of the cell's workspace, if the run was a cell.
     pub(crate) cell: Option<SeenCell<'a>>,
     /// The sandbox's statements about it, which are not trusted.
     pub(crate) facts: Facts,
-    /// The kind of its sandbox.
+    /// The kind of the run's sandbox.
     pub(crate) world: World,
 }
 
-/// Most names of files in a note.
+/// Maximum number of names of files in a note.
 pub(super) const MAX_FILES: usize = 10;
 
 /// The notes on a run, the most helpful first.

@@ -1,8 +1,8 @@
 //! Checks the arguments of a call against the schema of its tool.
 //!
-//! With most schemas, a check takes no longer than reading the arguments. A schema that refers to itself, or
-//! has patterns, can take forever with a few bytes, and nothing could stop that within this process: it is
-//! checked in another.
+//! With most schemas, a check takes no longer than reading the arguments. A schema that refers to itself, or has
+//! patterns, can take forever with a few bytes, and nothing could stop that within this process: another process checks
+//! it.
 
 use std::{fmt, io, process::Stdio, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Most mistakes that are reported.
+/// Maximum number of mistakes that are reported.
 pub(super) const MAX_FAULTS: usize = 5;
 
 /// Longest text of a mistake, in characters: some of them quote the argument, however long it is.
@@ -24,14 +24,14 @@ const MAX_FAULT: usize = 500;
 /// Longest time of a check.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// Most memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
+/// Maximum memory of a process that checks, in bytes. A schema with branches yields a mistake for each branch.
 #[cfg(feature = "wasm")]
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Most bytes of an answer: JSON may need six bytes for a character.
+/// Maximum number of bytes of an answer: JSON may need six bytes for a character.
 const MAX_ANSWER: u64 = (MAX_FAULTS * MAX_FAULT * 6 + 64) as u64;
 
-/// The question to the process.
+/// The request to the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Question<T> {
     schema: T,
@@ -114,8 +114,8 @@ impl Check {
     }
 }
 
-/// Returns the first few mistakes in arguments. They are found in a process that is killed when this is
-/// dropped, or when it takes longer than `most` or [`MAX_TIME`].
+/// Returns the first mistakes in arguments, at most [`MAX_FAULTS`]. A process of its own finds them. It is killed when
+/// this is dropped, or when it takes longer than `most` or [`MAX_TIME`].
 pub(super) async fn elsewhere(
     schema: &Value,
     arguments: &Value,
@@ -173,7 +173,7 @@ pub(crate) fn answer() -> io::Result<()> {
     io::stdout().write_all(&serde_json::to_vec(&faults(&validator, &arguments))?)
 }
 
-/// Returns the first few mistakes in arguments.
+/// Returns the first mistakes in arguments, at most [`MAX_FAULTS`].
 pub(super) fn faults(validator: &Validator, arguments: &Value) -> Vec<String> {
     let Err(error) = validator.schemas.validate(arguments, validator.root) else {
         return vec![];

@@ -44,7 +44,7 @@ const FIELDS: [&str; 17] = [
 /// A tool as its operator has defined it.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
-    /// The location that it was read from.
+    /// The location that the definition was read from.
     pub(super) location: Location,
     pub(super) name: String,
     pub(super) description: String,

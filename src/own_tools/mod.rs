@@ -71,7 +71,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Current {
     tools: Arc<[Arc<OwnTool>]>,
-    /// The files that they were read from, in their state at that time.
+    /// The files that the tools were read from, in their state at that time.
     seen: Seen,
 }
 
@@ -137,7 +137,8 @@ impl OwnTools {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
-            // A mistake may be corrected without a change of any known file.
+            // The operator may correct a mistake in a way that changes no known file, such as by adding a missing
+            // file.
             let is_retry =
                 wrong.as_ref().is_some_and(|(_, since)| since.elapsed() >= RETRY_INTERVAL);
             if !is_asked && !is_retry && self.look() == self.0.current.read().seen {

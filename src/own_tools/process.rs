@@ -31,16 +31,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 
-/// Calls of one tool at a time; others wait.
+/// Maximum number of calls of one tool at a time; others wait.
 pub(super) const MAX_CALLS: usize = 8;
 
-/// Calls of one client at a time, among these, so that other clients need not wait for it.
+/// Maximum number of calls of one client at a time, among these, so that other clients need not wait for it.
 const MAX_OWN_CALLS: usize = 4;
 
-/// Most bytes of a call's input.
+/// Maximum number of bytes of a call's input.
 const MAX_INPUT: usize = protocol::frame::MAX_BODY;
 
-/// Most bytes of a process's standard error in the log.
+/// Maximum number of bytes of a process's standard error in the log.
 const MAX_WORDS: u64 = 2000;
 
 /// The parameters of a process.

@@ -11,7 +11,7 @@ pub(super) const MAX_ENTRIES: usize = 20_000;
 /// Bytes of a file that are read at a time.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
-/// Pieces that are read ahead of the receiver.
+/// Maximum number of pieces that are read ahead of the receiver.
 const QUEUED_PIECES: usize = 2;
 
 /// The folder of JavaScript packages, below the folder of all packages.
@@ -84,8 +84,8 @@ pub(super) fn handed_over(
     taken
 }
 
-/// Reads the next bytes of a file: [`PIECE_BYTES`] bytes, or fewer at its end. `left` is the number of bytes that all files
-/// may still have.
+/// Reads the next bytes of a file: [`PIECE_BYTES`] bytes, or fewer at its end. `left` is the number of bytes that all
+/// files may still have.
 pub(super) fn next_piece(file: &mut impl Read, left: &mut u64) -> Result<Bytes, Fault> {
     let mut bytes = Vec::with_capacity(PIECE_BYTES);
     file.take(PIECE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;

@@ -29,7 +29,7 @@ pub(super) struct Fetched {
     pub(super) bytes: u64,
     /// Bytes that its files take when installed, in whole pages.
     pub(super) room: u64,
-    /// The files that it installs, if it is a wheel; otherwise empty.
+    /// The files that the archive installs, if it is a wheel; otherwise empty.
     pub(super) installs: Vec<InstalledFile>,
 }
 

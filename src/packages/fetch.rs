@@ -48,7 +48,7 @@ const PIP: (&str, &str) = (include_str!("../../sandbox-image/runtimes/python/fet
 const NPM: (&str, &str) =
     (include_str!("../../sandbox-image/runtimes/javascript/fetch.cjs"), "tarballs");
 
-/// The maximum output of a fetcher that is kept, in bytes.
+/// The maximum output of a fetcher that is returned, in bytes.
 const MAX_ANSWER: usize = 256 << 10;
 
 /// The size of a page, in bytes: a file takes whole pages of memory.

@@ -1,5 +1,5 @@
 //! How packages are reached: the index, the proxy and the certificates that pip or npm uses on the server's machine. A
-//! fetcher gets them on its standard input, which others cannot read.
+//! fetcher gets them on its standard input, which no other program can read.
 
 use std::{
     borrow::Cow,

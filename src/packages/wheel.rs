@@ -55,7 +55,7 @@ pub(super) struct Wheel {
 struct Entry {
     /// The name in the archive.
     name: String,
-    /// Its place in the archive.
+    /// The file's offset, size and compression in the archive.
     packed: Packed,
     /// The path below the folder of packages; `None` if the file is left out.
     goes_to: Option<String>,
@@ -122,8 +122,8 @@ impl Wheel {
         Ok(Self { file, entries, left: most })
     }
 
-    /// The files that it installs. Files without a hash (the list of files, or a signature of it) are left out: no
-    /// other package has them.
+    /// The files that the wheel installs. Files without a hash (the list of files, or a signature of it) are left out:
+    /// no other package has them.
     pub(super) fn installs(&self) -> Vec<InstalledFile> {
         let beginning = |hash: &[u8]| {
             hash.first_chunk().map_or(0, |first: &[u8; 8]| u64::from_le_bytes(*first))
@@ -135,7 +135,8 @@ impl Wheel {
         self.entries.iter().filter_map(file).collect()
     }
 
-    /// Checks that none of its modules would hide one of Python's own, and that it has no JavaScript packages.
+    /// Checks that no module of the wheel would hide one of Python's own, and that the wheel has no JavaScript
+    /// packages.
     pub(super) fn check_modules(&self, stdlib: &HashSet<String>) -> Result<(), Fault> {
         let goals = self.entries.iter().filter_map(|entry| entry.goes_to.as_deref());
         for goal in goals {

@@ -38,23 +38,23 @@ use zune_jpeg::{
 
 use self::container::{Header, Whole};
 
-/// Most pixels of a picture: 20 by 13 inches at 300 dots per inch.
+/// Maximum number of pixels of a picture: 20 by 13 inches at 300 dots per inch.
 const MAX_PIXELS: u64 = 24_000_000;
 
 /// Longest side in pixels. matplotlib draws nothing larger either.
 const MAX_SIDE: u32 = 65_535;
 
-/// Most bytes of a decoded picture, or of the memory that a decoder says it needs besides.
+/// Maximum number of bytes of a decoded picture, or of the memory that a decoder says it needs besides.
 const MAX_DECODED: u64 = 100_000_000;
 
-/// Most pixels of all frames of an animation that is shown as it is.
+/// Maximum number of pixels of all frames of an animation that is shown as it is.
 const MAX_ANIMATED_PIXELS: u64 = 4 * MAX_PIXELS;
 
 /// Longest lossless bitstream of a WebP. The decoder's code tables have no other limit: they may be several hundred
 /// times as long as the bytes that describe them.
 const MAX_WEBP_LOSSLESS: usize = 512 << 10;
 
-/// Most scans of a progressive JPEG. Each scan takes as long as a whole picture. libjpeg writes ten.
+/// Maximum number of scans of a progressive JPEG. Each scan takes as long as a whole picture. libjpeg writes ten.
 const MAX_SCANS: u32 = 30;
 
 /// JPEG quality, of 100. With less, text gets halos.
@@ -107,7 +107,7 @@ pub(crate) struct Shown {
     pub bytes: Bytes,
     /// The type of the bytes: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
     pub mime: &'static str,
-    /// It is a copy that was made to fit, and not the file itself up to the picture's end.
+    /// Whether this is a copy that was made to fit, not the file itself up to the picture's end.
     pub scaled: bool,
     /// In pixels.
     pub width: u32,
@@ -118,10 +118,10 @@ pub(crate) struct Shown {
 /// Why a picture is not shown. The texts continue a sentence that begins with "the picture".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unshowable {
-    /// It has none of the four formats, is incomplete, or cannot be decoded.
+    /// The picture has none of the four formats, is incomplete, or cannot be decoded.
     #[error("is not a whole PNG, JPEG, GIF or WebP")]
     Broken,
-    /// It is too large to be decoded here, or even its smallest copy does not fit.
+    /// The picture is too large to be decoded here, or even its smallest copy does not fit.
     #[error("is too large to be shown")]
     TooLarge,
 }

@@ -26,17 +26,17 @@ const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The part of the server's time to end that is reserved for ending its sandboxes.
 const DISPOSE_TIME: Duration = Duration::from_secs(3);
 
-/// The news that a session was restored, until its caller has been told.
+/// The note that a session was restored, until a result has reached its caller.
 #[derive(Debug, Default)]
 pub(crate) struct News(Mutex<Option<Restored>>);
 
 impl News {
-    /// The news that has not been told yet.
+    /// The note that has not reached the caller yet.
     pub(crate) fn get(&self) -> Option<Restored> {
         self.0.lock().clone()
     }
 
-    /// Records that the news was told.
+    /// Records that the note has reached the caller.
     pub(crate) fn told(&self) {
         *self.0.lock() = None;
     }
@@ -49,13 +49,14 @@ impl News {
 /// Facts about a session that may be archived.
 #[derive(Debug, Default)]
 pub(crate) struct Archived {
-    /// The archive may have a version of it, although it began without one.
+    /// Whether the archive may have a version of the session, although the session began without one.
     pub(crate) may_be: bool,
-    /// It began without its archived version, or with a part of it, as the archive did not answer.
+    /// Whether the session began without its archived version, or with a part of it, because the archive did not
+    /// answer.
     pub(crate) began_without: AtomicBool,
-    /// The news for its caller, if it was restored.
+    /// The note for the session's caller, if the session was restored.
     pub(crate) news: News,
-    /// Packages that were installed in it.
+    /// Packages that were installed in the session.
     pub(crate) packages: Mutex<Vec<String>>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Archived {
 pub(crate) struct Archiving {
     pub(crate) archive: Archive,
     pub(crate) of: Arc<Archived>,
-    /// The archived version that it begins with.
+    /// The archived version that the session begins with.
     pub(crate) restore: Option<Box<Manifest>>,
     /// Time that the server has to end.
     pub(crate) shutdown_timeout: Duration,
@@ -209,7 +210,8 @@ impl Ending {
         self.wants_state && self.save.is_ok()
     }
 
-    /// Deletes everything, because the session was closed meanwhile. Calls for it wait until the result is dropped.
+    /// Deletes the session's data, because the session was closed meanwhile. Calls for the session wait until the
+    /// result is dropped.
     pub(super) async fn forget(self, setup: &Setup) -> Saving {
         if let Ok(save) = self.save {
             save.give_up().await;

@@ -10,12 +10,12 @@ use protocol::message::WentOn;
 pub(crate) struct Beginning(Arc<Mutex<Option<WentOn>>>);
 
 impl Beginning {
-    /// Records it.
+    /// Records how the session resumed.
     pub(super) fn note(&self, went_on: WentOn) {
         *self.0.lock() = Some(went_on);
     }
 
-    /// The news for a caller, which is returned only once.
+    /// The note for a caller, which is returned only once.
     pub(crate) fn tell(&self) -> Option<WentOn> {
         self.0.lock().take()
     }

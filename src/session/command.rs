@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// Stores a note in the sandbox for the next server.
     Remember {
         note: Bytes,
-        /// The key of its caller, if several servers share callers.
+        /// The key of the session's caller, if several servers share callers.
         caller: Option<CallerKey>,
     },
     Close {
@@ -74,15 +74,15 @@ pub(crate) enum Command {
 pub struct Program {
     /// The language whose interpreter runs it.
     pub language: RuntimeName,
-    /// It is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
+    /// Whether the program is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
     pub cell: bool,
-    /// Its text.
+    /// The program's text.
     pub code: Bytes,
     /// Standard input; empty if `None`.
     pub stdin: Option<Bytes>,
     /// The time after which it is killed.
     pub timeout: Duration,
-    /// Kills it when cancelled.
+    /// Kills the program when cancelled.
     pub cancel: CancellationToken,
     /// Receives the run's progress a few times a second.
     pub progress: Option<watch::Sender<Progress>>,
@@ -96,7 +96,7 @@ impl Command {
 
     /// Answers any command with an error.
     pub(crate) fn refuse(self, error: Error) {
-        // It is no error if the caller no longer waits.
+        // The caller may no longer wait; that is no error.
         match self {
             Self::Run { reply, .. } => drop(reply.send(Err(error))),
             Self::Operate(operation) => operation.refuse(error),

@@ -7,8 +7,8 @@
 //!                                   '--> work: calls over the link, replies when they finish
 //! ```
 //!
-//! This file is the loop. [`runs`] is how a run begins and ends, [`sleep`] how an unused session hibernates and is
-//! woken, [`ending`] how it ends.
+//! This file has the loop. [`runs`] begins and ends runs, [`sleep`] hibernates and wakes an unused session, [`ending`]
+//! ends the session.
 //!
 //! The task completes a caller's command whether the caller still waits for the answer or not.
 
@@ -89,7 +89,7 @@ pub(crate) struct Resumed {
     pub(crate) sandbox: Sandbox,
     pub(crate) link: Link,
     pub(crate) owner: LinkOwner,
-    /// The run that is still in progress in it.
+    /// The run that is still in progress in the sandbox.
     pub(crate) leftover: Option<Leftover>,
 }
 
@@ -120,9 +120,9 @@ struct Driver {
     link: Link,
     link_owner: LinkOwner,
     state: State,
-    /// It has no sandbox: the sandbox is saved on disk until the session is used.
+    /// Whether the session has no sandbox: the sandbox is saved on disk until the session is used.
     asleep: bool,
-    /// It resumed from a saved state, which may contain any variables.
+    /// Whether the session resumed from a saved state, which may contain any variables.
     had_state: bool,
     /// The phase that observers were last told.
     phase: Phase,
@@ -133,9 +133,9 @@ struct Driver {
     view: SharedView,
     /// Languages in which cells have run, so that a caller may expect variables.
     remembering: HashSet<RuntimeName>,
-    /// The languages among them whose caller was told that a stop of the next cell may lose the variables.
+    /// The languages among these for which a result said that a stop of the next cell may lose the variables.
     at_risk: HashSet<RuntimeName>,
-    /// The version of the files, as far as is known here: it grows with each run and upload.
+    /// The version of the files, which grows with each run and upload.
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
@@ -146,7 +146,7 @@ struct Driver {
     next_run: Option<(Program, Reply<RunReport>)>,
     /// The run whose pictures are being read.
     drawn_by: Option<RunId>,
-    /// Its sandbox has a note that says whose session it is, so that the next server can take it over.
+    /// Whether the sandbox has a note that says whose session it is, so that the next server can take it over.
     is_remembered: bool,
 }
 
@@ -336,7 +336,7 @@ impl Driver {
         }
     }
 
-    /// Sends the answer. It is no error if the caller no longer waits.
+    /// Sends the answer. The caller may no longer wait; that is no error.
     fn finish(&mut self, finished: Finished) {
         match finished {
             Finished::Run(done) => self.finish_run(*done),

@@ -17,7 +17,7 @@ use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
 /// An event of a session.
 #[derive(Debug)]
 pub(crate) enum SessionEvent<'a> {
-    /// Its sandbox runs and its agent has answered.
+    /// The sandbox runs and its agent has answered.
     Started {
         /// The backend's name for the sandbox.
         sandbox: &'a str,
@@ -25,16 +25,15 @@ pub(crate) enum SessionEvent<'a> {
         memory: Memory,
         start: SandboxStart,
     },
-    /// Its sandbox was saved on disk and has ended, until the session is used.
+    /// The sandbox was saved on disk and has ended, until the session is used.
     Slept,
-    /// Its sandbox could not be started.
+    /// The sandbox could not be started.
     NotStarted,
     /// The next run starts warm, or the agent has reported why it will not.
     Warmed {
         done: WarmDone,
         took: Duration,
     },
-    /// Its phase changed.
     Phase(Phase),
     RunBegan {
         run_id: &'a RunId,
@@ -48,7 +47,7 @@ pub(crate) enum SessionEvent<'a> {
         report: &'a RunReport,
         language: &'a RuntimeName,
     },
-    /// The pictures of a run that has ended, as far as they are kept.
+    /// The stored pictures of a run that has ended.
     Drawn {
         run_id: &'a RunId,
         pictures: &'a [Picture],
@@ -66,7 +65,7 @@ pub(crate) enum SessionEvent<'a> {
     FileRead {
         bytes: usize,
     },
-    /// It was saved to the archive or restored from it, or this failed.
+    /// The session was saved to the archive or restored from it, or this failed.
     Archived {
         action: &'static str,
         outcome: &'static str,
@@ -131,7 +130,7 @@ impl Observers {
         Self(others.into_iter().chain([log]).collect())
     }
 
-    /// Notifies all of them.
+    /// Notifies all observers.
     pub(super) fn notify(&self, event: &SessionEvent<'_>) {
         for observer in &self.0 {
             observer.observe(event);
@@ -139,7 +138,7 @@ impl Observers {
     }
 }
 
-/// Writes events for the operator to the log, without anything that a caller wrote.
+/// Writes events for the operator to the log, without texts of callers.
 struct Log(SessionId);
 
 impl Observer for Log {

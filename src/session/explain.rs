@@ -14,7 +14,7 @@ pub(crate) enum Effect {
     None,
     /// A file of this size was added, or has a new version.
     FileAdded {
-        /// Its size.
+        /// The file's size.
         bytes: u64,
     },
     /// The interpreter of a language was rolled back or restarted.
@@ -23,9 +23,9 @@ pub(crate) enum Effect {
         language: RuntimeName,
         /// The number of cells that were undone, if it was rolled back.
         undone: Option<u32>,
-        /// No cell that lasted remains in it.
+        /// Whether the interpreter has no cell left that lasted.
         is_empty: bool,
-        /// Files were removed.
+        /// Whether files were removed.
         files: bool,
     },
     /// The sandbox has ended or cannot be trusted any more: the session ends.

@@ -26,7 +26,7 @@ use crate::{
     packages::Present,
 };
 
-/// Commands that may wait for a session that is still starting.
+/// Maximum number of commands that may wait for a session that is still starting.
 const QUEUED_COMMANDS: usize = 64;
 
 /// The record of a session. Clones share it.
@@ -35,31 +35,31 @@ pub(crate) type Record = Arc<OnceLock<SessionRecord>>;
 /// The interface of a session's task. Clones reach the same task.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    /// Its name.
+    /// The session's name.
     pub(crate) id: SessionId,
-    /// Distinguishes it from every other session of this server, whatever its name.
+    /// Distinguishes the session from every other session of this server, whatever its name.
     pub(crate) number: u64,
-    /// When a caller asked for it.
+    /// When a caller asked for the session.
     pub(crate) since: Timestamp,
-    /// How long it may be unused.
+    /// How long the session may be unused.
     pub(crate) ttl: Duration,
-    /// It ends with the call that it was started for.
+    /// Whether the session ends with the call that it was started for.
     pub(crate) is_stateless: bool,
-    /// How it began, as far as was known before its task began.
+    /// How the session began, if that was known before its task began.
     pub(crate) origin: Origin,
-    /// Its record; not set while it waits in the pool, and never if it ends with its call.
+    /// The session's record; not set while it waits in the pool, and never if it ends with its call.
     pub(crate) record: Record,
-    /// Facts about it for the archive.
+    /// Facts about the session for the archive.
     pub(crate) archived: Arc<Archived>,
-    /// Its own settings, which override the server's.
+    /// The session's own settings, which override the server's.
     pub(crate) own: OwnSettings,
-    /// The image of its sandbox, if the sandbox was started here and the image is known.
+    /// The image of the session's sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
-    /// How it resumed from saved state.
+    /// How the session resumed from saved state.
     pub(crate) beginning: Beginning,
-    /// Its runs so far.
+    /// The session's runs so far.
     pub(crate) history: watch::Receiver<History>,
-    /// Whether it is in use.
+    /// Whether the session is in use.
     pub(crate) usage: Usage,
     /// Cancelled when the session is left to another server.
     pub(crate) let_go: CancellationToken,
@@ -109,17 +109,17 @@ impl Handle {
             .0
     }
 
-    /// The same, for a caller that asks for it now.
+    /// Sets the present time as the time at which a caller asked for the session.
     pub(crate) fn asked_for_now(self) -> Self {
         Self { since: Timestamp::now(), ..self }
     }
 
-    /// The same, for a session that ends with its call.
+    /// Makes this the handle of a session that ends with its call.
     pub(crate) fn stateless(self) -> Self {
         Self { is_stateless: true, ..self }
     }
 
-    /// Whether its task takes no more commands.
+    /// Whether the session's task takes no more commands.
     pub(crate) fn is_ended(&self) -> bool {
         self.commands.is_closed()
     }
@@ -140,7 +140,7 @@ impl Handle {
         received(answer).await
     }
 
-    /// Ends it. Its sandbox has been removed and its permit is free when this returns.
+    /// Ends the session. Its sandbox has been removed and its permit is free when this returns.
     ///
     /// # Errors
     /// If it has died meanwhile, or had ended already.
@@ -148,24 +148,24 @@ impl Handle {
         self.ask(|reply| Command::Close { reply }).await
     }
 
-    /// Makes its sandbox store a note for the next server, without waiting. If the queue of commands is full, the note
-    /// is not stored.
+    /// Makes the session's sandbox store a note for the next server, without waiting. If the queue of commands is full,
+    /// the note is not stored.
     pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
         let _ = self.commands.try_send(Command::Remember { note, caller });
     }
 
-    /// Asks it to end, without waiting. If the queue of commands is full, it expires later.
+    /// Asks the session to end, without waiting. If the queue of commands is full, the session expires later.
     pub(crate) fn close_unheard(&self) {
         let (reply, _) = oneshot::channel();
         let _ = self.commands.try_send(Command::Close { reply });
     }
 
-    /// Whether its sandbox answers, once it has started. Does not count as use.
+    /// Whether the session's sandbox answers, once it has started. Does not count as use.
     pub(crate) async fn is_well(&self) -> bool {
         self.ask(|reply| Command::Check { reply }).await.is_ok()
     }
 
-    /// Ends it if it has been unused for this long, and returns its permit; `None` if it has been used.
+    /// Ends the session if it has been unused for this long, and returns its permit; `None` if it has been used.
     ///
     /// # Errors
     /// If it has ended by itself.
@@ -173,8 +173,8 @@ impl Handle {
         self.ask(|reply| Command::Evict { idle, reply }).await
     }
 
-    /// Makes it hibernate if it is unused, and returns its permit; `None` if it is in use, or would still use much
-    /// memory.
+    /// Makes the session hibernate if it is unused, and returns its permit; `None` if it is in use, or would still use
+    /// much memory.
     ///
     /// # Errors
     /// If it has ended by itself.
@@ -182,7 +182,7 @@ impl Handle {
         self.ask(|reply| Command::Rest { reply }).await
     }
 
-    /// When it expires if it is not used until then.
+    /// When the session expires if it is not used until then.
     pub(crate) fn expires(&self) -> Timestamp {
         let idle = self.idle_for(Instant::now()).unwrap_or_default();
         let left = SignedDuration::try_from(self.ttl.saturating_sub(idle));
@@ -191,7 +191,7 @@ impl Handle {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// How long it has been unused; `None` while it is in use.
+    /// How long the session has been unused; `None` while it is in use.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.usage.idle_for(now)
     }

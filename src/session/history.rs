@@ -1,5 +1,5 @@
 //! The history of a session, for viewers: its last runs, in memory, limited, and removed with the session. If a folder
-//! is set, the texts of older runs are stored there, and more runs are kept.
+//! is set, the texts of older runs are stored there, and more runs are stored.
 //!
 //! The session's task writes it. Viewers read the newest version without asking the task, so that viewing does not
 //! count as activity and delays nothing.
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::notes::Notes;
 
-/// Runs that are kept, in memory alone and with a folder.
+/// Maximum number of runs that are stored, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
 const MAX_RUNS_ON_DISK: usize = 2000;
 
@@ -33,13 +33,13 @@ const MAX_RUNS_ON_DISK: usize = 2000;
 const MAX_BYTES_OF_ALL: usize = 16 << 20;
 
 /// The smallest and the largest number of bytes that a session may keep, however many sessions there are. The newest
-/// run is always kept.
+/// run is always stored.
 const MAX_BYTES: RangeInclusive<usize> = (256 << 10)..=(4 << 20);
 
-/// Characters of a program's first line that are shown.
+/// Maximum number of characters of a program's first line that are shown.
 const MAX_LINE_CHARS: usize = 80;
 
-/// How many times more bytes a session with texts on disk may keep, as the rest of each run stays in memory.
+/// Factor by which a session with texts on disk may keep more bytes, because the rest of each run stays in memory.
 const MORE_WITH_DISK: usize = 4;
 
 /// Bytes of a run besides its texts.
@@ -63,19 +63,19 @@ pub struct History {
 pub struct PastRun {
     /// The id of the run.
     pub run_id: RunId,
-    /// When it was asked for.
+    /// When the run was asked for.
     pub begun: Timestamp,
-    /// The language of its code.
+    /// The language of the run's code.
     pub language: RuntimeName,
-    /// It is a cell of the workspace, not a program of its own.
+    /// Whether the run is a cell of the workspace, not a program of its own.
     pub is_cell: bool,
-    /// Its whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
+    /// The run's whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
     pub code: String,
     /// The first line of its source that is not blank, as printable text of at most 80 characters.
     pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
-    /// The position of its texts on disk, if they are not in memory.
+    /// The position of the run's texts on disk, if they are not in memory.
     spilled: Option<Spilled>,
 }
 
@@ -91,7 +91,7 @@ struct Texts {
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// Why it ended.
+    /// Why the run ended.
     pub outcome: Outcome,
     /// The exit code of its report.
     pub exit_code: i32,
@@ -103,7 +103,7 @@ pub struct RunEnd {
     pub stderr: String,
     /// The notes on it.
     pub notes: Notes,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the run was a cell.
     pub cell: Option<PastCell>,
     /// New and changed files, by path.
     pub artifacts: Vec<Artifact>,
@@ -113,7 +113,7 @@ pub struct RunEnd {
     pictures: Vec<(DataPath, Kept)>,
 }
 
-/// The place where a picture is kept.
+/// The place where a picture is stored.
 #[derive(Debug, Clone)]
 enum Kept {
     InMemory(Bytes),
@@ -127,11 +127,11 @@ pub struct PastCell {
     pub count: u64,
     /// The state of the variables after it.
     pub state: CellState,
-    /// The value of its last expression.
+    /// The value of the cell's last expression.
     pub result: Option<String>,
-    /// The error and what to do about it, in one sentence, unless it succeeded.
+    /// The error and the advice on it, in one sentence, unless the cell succeeded.
     pub error_message: Option<String>,
-    /// It was undone later.
+    /// Whether the cell was undone later.
     pub is_undone: bool,
 }
 
@@ -158,7 +158,7 @@ impl History {
         self.runs().last().filter(|run| run.end.is_none())
     }
 
-    /// The number of earlier runs, which are no longer kept.
+    /// The number of earlier runs, which are no longer stored.
     pub fn forgotten(&self) -> usize {
         self.forgotten
     }
@@ -206,7 +206,7 @@ impl History {
 
     fn end(&mut self, report: &RunReport) {
         (self.phase, self.changed) = (Phase::Idle, Some(Timestamp::now()));
-        // Only one runs at a time, so it is the last.
+        // Only one run is in progress at a time, so it is the last one.
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
@@ -321,7 +321,7 @@ impl Kept {
 }
 
 impl RunEnd {
-    /// The picture at this path as it was when the run ended, if it is kept.
+    /// The picture at this path as it was when the run ended, if it is stored.
     pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {
@@ -330,7 +330,7 @@ impl RunEnd {
         }
     }
 
-    /// Whether it was a cell that its interpreter has counted, and that was not undone.
+    /// Whether the run was a cell that its interpreter has counted, and that was not undone.
     fn has_lasted(&self) -> bool {
         // A cell whose state is `Lost` has lasted too, if it was the first of a new interpreter.
         self.cell.as_ref().is_some_and(|cell| {
@@ -351,7 +351,7 @@ impl PastCell {
 }
 
 impl PastRun {
-    /// Whether it was a cell that was undone later.
+    /// Whether the run was a cell that was undone later.
     pub fn is_undone(&self) -> bool {
         let cell = self.end.as_ref().and_then(|end| end.cell.as_ref());
         cell.is_some_and(|cell| cell.is_undone)

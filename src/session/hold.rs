@@ -23,7 +23,7 @@ const HASH: usize = 32;
 pub(crate) struct Hold {
     /// How long a sandbox waits for another stream.
     pub(crate) limit: Duration,
-    /// The next server takes over the session: the sandbox is left when this server ends.
+    /// Whether the next server takes over the session: the sandbox is left when this server ends.
     pub(crate) outlives_server: bool,
     key: ServerKey,
 }

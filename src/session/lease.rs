@@ -11,7 +11,7 @@ pub(crate) trait Lessor: Send + Sync {
     /// The session can no longer be reached: its name is free. `why` is `None` if it has never started.
     fn name_released(&self, number: u64, why: Option<EndReason>);
 
-    /// Its permit is free.
+    /// The session's permit is free.
     fn permit_freed(&self, number: u64);
 
     /// A sandbox may not have been removed.

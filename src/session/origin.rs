@@ -3,20 +3,20 @@
 /// How a session began on this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Its sandbox was started for it.
+    /// The sandbox was started for the session.
     New,
-    /// Its sandbox waited in the pool, or still waits there.
+    /// The sandbox waited in the pool, or still waits there.
     Pooled,
-    /// It resumed from the sandbox that an earlier server saved in the state folder.
+    /// The session resumed from the sandbox that an earlier server saved in the state folder.
     Woken,
-    /// Its sandbox, which waited for another server, was taken over.
+    /// The sandbox, which waited for another server, was taken over.
     Resumed,
-    /// It was restored from the archive.
+    /// The session was restored from the archive.
     Restored,
 }
 
 impl Origin {
-    /// Whether it continues a session that its caller knows.
+    /// Whether the session continues one that its caller knows.
     pub(crate) fn continues(self) -> bool {
         match self {
             Self::Woken | Self::Resumed | Self::Restored => true,

@@ -3,16 +3,16 @@
 /// The phase of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Its sandbox is being started.
+    /// The sandbox is being started.
     #[default]
     Starting,
-    /// Its sandbox waits in the pool, or is being started for it. It has no caller yet.
+    /// The sandbox waits in the pool, or is being started for it. The session has no caller yet.
     Pooled,
     /// No run is in progress.
     Idle,
     /// A program is running.
     Running,
-    /// Unused for so long that it has given up what makes runs start warm.
+    /// The session was unused for so long that it has freed the memory that makes runs start warm.
     Hibernating,
 }
 

@@ -9,7 +9,7 @@ use protocol::{
     message::{FileEntry, Stamp},
 };
 
-/// Pictures of one run that are kept.
+/// Maximum number of pictures of one run that are stored.
 const MAX_PICTURES: usize = 10;
 
 /// Bytes of one picture, and of all pictures of a run. The next run waits until they are read.

@@ -18,7 +18,7 @@ use crate::notes::{self, Notes};
 pub struct RunReport {
     /// The id of the run.
     pub run_id: RunId,
-    /// Why it ended.
+    /// Why the run ended.
     pub outcome: Outcome,
     /// The exit code of the process; -1 at the deadline, 128 + signal if a signal ended it.
     pub exit_code: i32,
@@ -34,11 +34,11 @@ pub struct RunReport {
     pub notes: Notes,
     /// Wall time of the code.
     pub elapsed: Duration,
-    /// How its interpreter was started.
+    /// How the run's interpreter was started.
     pub start: Start,
     /// Time that the agent took in total.
     pub agent_elapsed: Duration,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the run was a cell.
     pub cell: Option<CellReport>,
 }
 
@@ -51,22 +51,22 @@ pub struct CellReport {
     pub status: CellStatus,
     /// Whether the variables still exist.
     pub state: CellState,
-    /// The interpreter was started for this cell.
+    /// Whether the interpreter was started for this cell.
     pub fresh: bool,
     /// Cells that the interpreter has run so far.
     pub execution_count: u64,
-    /// The value of its last expression as text, if it has one.
+    /// The value of the cell's last expression as text, if it has one.
     pub result: Option<Output>,
     /// Memory of the interpreter after it, in bytes, if it is known.
     pub memory_bytes: Option<u64>,
     /// Cells that can be undone now.
     pub can_undo: u32,
-    /// The error and what to do about it, in one sentence, unless it succeeded.
+    /// The error and the advice on it, in one sentence, unless the cell succeeded.
     pub error_message: Option<String>,
 }
 
-/// Artifacts that are listed after a run. A program that writes thousands of files must not flood the context of the
-/// model that started it; `list_artifacts` lists all of them.
+/// Maximum number of artifacts that are listed after a run. A program that writes thousands of files must not flood the
+/// context of the model that started it; `list_artifacts` lists all of them.
 const MAX_ARTIFACTS: usize = 50;
 
 /// Largest number from a sandbox that is passed on: JSON readers with 64-bit floats do not represent larger ones
@@ -82,7 +82,7 @@ pub(crate) struct Limits {
     pub(crate) max_timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
-    /// How its tracebacks are shown.
+    /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
     /// The kind of environment that programs run in.
     pub(crate) world: World,
@@ -93,9 +93,9 @@ pub(crate) struct Limits {
 pub(crate) struct Before {
     /// The language of the cell.
     pub(crate) language: RuntimeName,
-    /// It has variables of earlier cells, according to what the caller was told.
+    /// Whether the interpreter has variables of earlier cells, according to what the caller was told.
     pub(crate) has_variables: bool,
-    /// The caller was told that stopping the cell may lose them.
+    /// Whether the caller was told that stopping the cell may lose them.
     pub(crate) is_at_risk: bool,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn report(
         can_undo: cell.can_undo,
         error_message,
     });
-    // A cell has `error_message` for it.
+    // The report of a cell has `error_message` instead.
     if let Some(note) = note.filter(|_| cell.is_none()) {
         if !stderr.text.is_empty() && !stderr.text.ends_with('\n') {
             stderr.text.push('\n');

@@ -28,11 +28,11 @@ pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) idle: IdleLimits,
     pub(crate) origin: Origin,
-    /// Its record, as soon as it has a caller.
+    /// The session's record, as soon as the session has a caller.
     pub(crate) record: Record,
-    /// How its sandbox outlives its stream; `None` if it does not.
+    /// How the sandbox outlives its stream; `None` if it does not.
     pub(crate) hold: Option<Hold>,
-    /// Bytes of each output of a run that are kept.
+    /// Maximum number of bytes of each output of a run that are returned.
     pub(crate) max_output: usize,
     /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
@@ -51,15 +51,15 @@ pub(crate) struct Setup {
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,
-    /// Read by calls that need its permit; updated by readers of its files.
+    /// Read by calls that need the session's permit; updated by readers of its files.
     pub(crate) usage: Usage,
-    /// How it began, for its first caller.
+    /// How the session began, for its first caller.
     pub(crate) beginning: Beginning,
     /// Limits how many sandboxes start at once.
     pub(crate) starts: Arc<Semaphore>,
     /// Cancelled when the server ends or another server takes over the session.
     pub(crate) shutdown: CancellationToken,
-    /// Its name and its permit, which is free again after the sandbox was removed.
+    /// The session's name and its permit, which is free again after the sandbox was removed.
     pub(crate) lease: Lease,
 }
 

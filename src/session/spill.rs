@@ -14,7 +14,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Bytes that one session may store in it.
+/// Maximum number of bytes that one session may store in the file.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// An append-only file of texts.
@@ -22,7 +22,7 @@ const MAX_BYTES: u64 = 256 << 20;
 pub(super) struct SpillFile {
     file: File,
     end: AtomicU64,
-    /// Bytes that must stay free on its disk.
+    /// Bytes that must stay free on the file's disk.
     min_free: u64,
 }
 

@@ -20,9 +20,9 @@ pub(crate) struct State {
     running: bool,
     /// File operations in progress.
     operations: usize,
-    /// `None` before its first use, if it is in the pool.
+    /// Time of the last use; `None` before the first use, if the session is in the pool.
     last_used: Option<Instant>,
-    /// It has begun to hibernate since it was last used.
+    /// Whether the session has begun to hibernate since it was last used.
     hibernating: bool,
     limits: IdleLimits,
 }
@@ -103,7 +103,7 @@ impl State {
         Some(self.unused_since()? + self.limits.ttl)
     }
 
-    /// When it will have been unused for so long that it should hibernate.
+    /// When the session will have been unused for so long that it should hibernate.
     pub(crate) fn hibernates_at(&self) -> Option<Instant> {
         let at = self.unused_since()? + self.limits.hibernate;
         (!self.hibernating).then_some(at)

@@ -89,9 +89,9 @@ struct Shortened {
     text: String,
     /// The last frames, which are of libraries. The last of them may be the innermost.
     held: Vec<String>,
-    /// The last frame is in IPython's form.
+    /// Whether the last frame is in IPython's form.
     of_cell: bool,
-    /// The traceback has a frame of the user's.
+    /// Whether the traceback has a frame of the user's.
     has_own: bool,
     /// The position and the number of the frames of a traceback that has none of the user's.
     foreign: Option<(Range<usize>, usize)>,

@@ -12,7 +12,7 @@ use super::RunReport;
 #[derive(Debug, Clone, Default)]
 pub(super) struct TruncatedRuns(Arc<VecDeque<TruncatedRun>>);
 
-/// A run with an output that is kept.
+/// A run with an output that is stored.
 #[derive(Debug, Clone)]
 pub(super) struct TruncatedRun {
     run_id: RunId,
@@ -21,7 +21,7 @@ pub(super) struct TruncatedRun {
     /// Bytes at the start of each output that were shown, up to the cut.
     stdout: u64,
     stderr: u64,
-    /// The complete standard error, if only its tracebacks were shortened and the agent has not kept it.
+    /// The complete standard error, if only its tracebacks were shortened and the agent has not stored it.
     whole_stderr: Option<Bytes>,
 }
 
@@ -44,7 +44,7 @@ impl TruncatedRuns {
         }
     }
 
-    /// The run with this id, if it is still kept.
+    /// The run with this id, if it is still stored.
     pub(super) fn find(&self, run_id: &str) -> Option<&TruncatedRun> {
         self.0.iter().find(|run| run.run_id.as_str() == run_id)
     }
@@ -59,7 +59,7 @@ impl TruncatedRun {
         }
     }
 
-    /// The complete output, if it is kept here.
+    /// The complete output, if it is stored here.
     pub(super) fn whole(&self, stream: Stream) -> Option<&Bytes> {
         self.whole_stderr.as_ref().filter(|_| stream == Stream::Stderr)
     }

@@ -1,6 +1,6 @@
 //! A session as its viewers see it: its files, and the variables of its workspace. All viewers share one view, because
-//! the sandbox walks through everything to make it; it is made again only when something may have changed. Pure except
-//! for [`look`], which the driver calls.
+//! the sandbox walks through everything to make it. A new view is made only when something may have changed. Pure
+//! except for [`look`], which the driver calls.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::error::Result;
 /// The part of a session's state that viewers see besides its history.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Its files.
+    /// The session's files.
     pub files: Arc<Listing>,
-    /// The interpreters of its workspace, by language; empty while a run is in progress.
+    /// The interpreters of the session's workspace, by language; empty while a run is in progress.
     pub interpreters: Vec<(RuntimeName, Inspected)>,
 }
 
@@ -76,7 +76,7 @@ impl SharedView {
             .into_iter()
             .partition(|(wanted, _)| *wanted <= state || view.is_err());
         for (_, reply) in done {
-            // It is no error if the caller no longer waits.
+            // The caller may no longer wait; that is no error.
             let _ = reply.send(view.clone());
         }
         self.waiting = later;

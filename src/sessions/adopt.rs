@@ -25,7 +25,7 @@ use crate::session::{
     origin::Origin,
 };
 
-/// Sandboxes that are contacted at a time.
+/// Maximum number of sandboxes that are contacted at a time.
 pub(super) const AT_ONCE: usize = 8;
 
 /// Interval at which sandboxes without a server are listed.
@@ -64,7 +64,7 @@ impl NotYet {
         }
     }
 
-    /// Whether a call should still wait for one of them.
+    /// Whether a call should still wait for one of these sandboxes.
     fn is_any_new(&self) -> bool {
         self.0.lock().values().any(|since| since.elapsed() < GRACE)
     }
@@ -75,7 +75,7 @@ impl NotYet {
 pub(super) enum NotAdopted {
     /// A later attempt may succeed.
     Yet,
-    /// It has no caller, belongs to another server, or cannot be resumed.
+    /// The sandbox has no caller, belongs to another server, or cannot be resumed.
     Ever,
 }
 
@@ -180,7 +180,7 @@ async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdo
             (Ok(resumed), _) => break (id, gone, resumed),
             (Err(LinkError::Closed), Some(pause)) => sleep(pause).await,
             (Err(error @ LinkError::Version(_)), _) => {
-                // No server of this version can ever resume it.
+                // No server of this version can ever resume the sandbox.
                 let _ = backend.remove(id).await;
                 return Err((NotAdopted::Ever, error.to_string()));
             }
@@ -253,7 +253,7 @@ async fn enter(
     registry.insert(&sessions.caller, handle.clone());
     if let Some(workspace) = workspace {
         registry.bind(&sessions.caller, &workspace, &handle);
-        // Its caller knows it already.
+        // The session's caller knows it already.
         registry.told(&sessions.caller, &workspace);
     }
     drop(registry);

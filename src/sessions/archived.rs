@@ -40,7 +40,7 @@ pub(crate) struct ArchivedSession {
     archive: Archive,
     key: SessionKey,
     pub(crate) manifest: Manifest,
-    /// The number that its URLs are bound to, if they are this server's.
+    /// The number that the session's URLs are bound to, if they are this server's.
     pub(crate) number: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use model::{Lost, LostReason, Principal, RunId, SessionId, WorkspaceId};
 
-/// Sessions and workspaces that are remembered for each caller.
+/// Maximum number of ended sessions and workspaces that are remembered for each caller.
 pub(super) const REMEMBERED: usize = 256;
 
 /// The name or workspace by which a session was found.
@@ -15,7 +15,7 @@ pub(super) enum FoundBy {
     Workspace(WorkspaceId),
 }
 
-/// Runs of ended sessions that are remembered for each caller.
+/// Maximum number of runs of ended sessions that are remembered for each caller.
 const REMEMBERED_RUNS: usize = 256;
 
 /// Ended sessions by caller. There are as many callers as there are tokens.
@@ -47,13 +47,13 @@ impl Gone {
         all.drain(..all.len().saturating_sub(REMEMBERED_RUNS));
     }
 
-    /// Whether one of the caller's ended sessions had a run of this name, as far as remembered.
+    /// Whether one of the caller's remembered ended sessions had a run of this name.
     pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
         let all = self.0.get(caller);
         all.is_some_and(|all| all.runs.iter().any(|known| known.as_str() == run_id))
     }
 
-    /// Why the caller's session of this name ended, as far as remembered.
+    /// Why the caller's session of this name ended, if the session is remembered.
     pub(super) fn why(&self, caller: &Principal, id: &SessionId) -> Option<LostReason> {
         let all = &self.0.get(caller)?.sessions;
         let found = all.iter().find(|(by, _)| matches!(by, FoundBy::Name(name) if name == id))?;
@@ -105,7 +105,7 @@ mod tests {
         assert!(gone.had_run(&who, first.as_str()));
         gone.note_runs(&who, (0..REMEMBERED_RUNS).map(|_| RunId::mint()));
         assert_eq!(gone.0[&who].runs.len(), REMEMBERED_RUNS);
-        // `had_run` is not asked: a later run may have the same name by chance.
+        // `had_run` is not tested here: a later run may have the same name by chance.
         assert_ne!(gone.0[&who].runs.front(), Some(&first));
     }
 

@@ -48,7 +48,7 @@ const GLANCE: Duration = Duration::from_secs(1);
 /// Longest time that a request waits until a server that has just started knows the callers' homes.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
-/// Callers that are released at a time when the server ends.
+/// Maximum number of callers that are released at a time when the server ends.
 const AT_ONCE: usize = 16;
 
 /// The callers that this server shares with others.
@@ -196,13 +196,13 @@ impl<'a> SharedCallers<'a> {
         }
     }
 
-    /// Whether this server should take over this sandbox, as far as can be told from outside. Returns false if the
-    /// caller is taken here, as that takes over all of its sandboxes.
+    /// Whether this server should take over this sandbox. The agent in it may still refuse. Returns false if the caller
+    /// is taken here, as that takes over all of its sandboxes.
     pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
         let Self { callers, homes, .. } = *self;
         let life = found.owner.as_ref().map(|owner| owner.life);
-        // Only the agent's note says whose it is. If its server is not known to be dead, it may be a pooled sandbox, or
-        // one that waits for its own server.
+        // Only the agent's note says whose session the sandbox has. If the sandbox's server is not known to be dead,
+        // the sandbox may be pooled, or wait for its own server.
         let Some(caller) = &found.caller else { return life == Some(Life::Dead) };
         let owner = found.owner.as_ref().map(|owner| owner.id.to_string());
         let gone = match homes.known(caller) {
@@ -217,7 +217,7 @@ impl<'a> SharedCallers<'a> {
             Some(Home::At(_)) => return false,
             Some(Home::Left(_)) | None => None,
         };
-        // Boxed, as this is part of it.
+        // Boxed, because the call is recursive.
         if let Err(error) = Box::pin(self.home_of(caller, gone.as_ref())).await {
             tracing::debug!(%error, "failed to take over a caller's sessions");
         }

@@ -83,7 +83,7 @@ pub struct Host {
     pub(super) tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
     is_ending_soon: AtomicBool,
-    /// Its clones count the requests that other servers are answering.
+    /// Each clone counts a request that another server is answering.
     passed_on: Arc<()>,
     /// Set if a sandbox may not have been removed.
     may_be_unclean: AtomicBool,
@@ -183,7 +183,7 @@ impl Host {
         self.registry().len()
     }
 
-    /// Changes whenever something happens in a session of any caller, or one starts or ends.
+    /// Changes with each event of a session of any caller, and when a session starts or ends.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.listen()
     }

@@ -22,15 +22,15 @@ pub struct Live<'a> {
 /// The state of a session, for its viewers.
 #[derive(Debug, Clone)]
 pub struct SessionInfo {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
     /// Distinguishes sessions of one name.
     pub number: u64,
-    /// When a caller asked for it.
+    /// When a caller asked for the session.
     pub since: Timestamp,
-    /// When it expires if it is not used until then.
+    /// When the session expires if it is not used until then.
     pub expires: Timestamp,
-    /// Its runs and uploads so far, and what it is doing now.
+    /// The session's runs and uploads so far, and its present phase.
     pub history: History,
 }
 
@@ -39,17 +39,17 @@ impl<'a> Live<'a> {
         Self { sessions, handle }
     }
 
-    /// Its number, which distinguishes it from earlier and later sessions of its name.
+    /// The session's number, which distinguishes it from earlier and later sessions of its name.
     pub fn number(&self) -> u64 {
         self.sessions.host.number_in_urls(&self.sessions.caller, self.handle.number)
     }
 
-    /// Whether it ends with the call that it was started for.
+    /// Whether the session ends with the call that it was started for.
     pub fn is_stateless(&self) -> bool {
         self.handle.is_stateless
     }
 
-    /// Its state.
+    /// The session's state.
     pub fn info(&self) -> SessionInfo {
         SessionInfo {
             id: self.handle.id.clone(),
@@ -60,23 +60,23 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// The image of its sandbox, if known.
+    /// The image of the session's sandbox, if known.
     pub(crate) fn image(&self) -> Option<Arc<str>> {
         self.handle.image.clone()
     }
 
-    /// The limits of its sandbox.
+    /// The limits of the session's sandbox.
     pub(crate) fn limits(&self) -> Limits {
         let spec = Spec::new(self.sessions.config(), &self.handle.id);
         spec.with_memory(self.handle.own.memory).limits
     }
 
-    /// The news for its caller, if it was restored.
+    /// The note for the session's caller, if the session was restored.
     pub(crate) fn restored(&self) -> Option<Restored> {
         self.handle.archived.news.get()
     }
 
-    /// Records that its caller was told that it was restored.
+    /// Records that the caller was told that the session was restored.
     pub(crate) fn restored_told(&self) {
         self.handle.archived.news.told();
     }

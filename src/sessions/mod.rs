@@ -93,13 +93,13 @@ impl Sessions {
         Self { host, caller: Principal::local(), only: None }
     }
 
-    /// The same sessions, as another caller sees them.
+    /// The sessions as another caller sees them.
     #[must_use]
     pub fn seen_by(&self, caller: Principal) -> Self {
         Self { host: self.host.clone(), caller, only: None }
     }
 
-    /// The same, restricted to the session with this number: later sessions of its name are hidden.
+    /// Restricts the view to the session with this number: later sessions of its name are hidden.
     #[must_use]
     pub fn only(&self, number: u64) -> Self {
         Self { only: Some(number), ..self.clone() }
@@ -113,7 +113,7 @@ impl Sessions {
         Some(self.seen_by(holder).only(number))
     }
 
-    /// The caller that sees them so.
+    /// The caller that sees these sessions.
     pub fn caller(&self) -> &Principal {
         &self.caller
     }
@@ -357,8 +357,8 @@ impl Sessions {
         self.archived()?.find(id).await?.manifest.own.language
     }
 
-    /// Why there is no session of this name: the error of every call that names it. It gives a reason only for sessions
-    /// that the caller had, as far as remembered.
+    /// Why there is no session of this name: the error of every call that names it. The error gives a reason only for
+    /// remembered sessions of the caller.
     pub(crate) fn gone(&self, id: &SessionId) -> Error {
         self.host.registry().not_found(&self.caller, id, self.config().session_ttl)
     }

@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct Opening<'a> {
     sessions: &'a Sessions,
     which: Which,
-    /// Settings of its own, if it is started.
+    /// Settings of the session's own, if it is started.
     own: OwnSettings,
 }
 
@@ -41,7 +41,7 @@ enum NotOpened {
 /// The caller's session of this name. If it is not live, it resumes or is restored first.
 pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle> {
     if let Some(handle) = sessions.find(id) {
-        // It has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
+        // The session has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
         if handle.usage.resting() == Some(0) {
             Box::pin(room::wake(sessions, &handle)).await?;
         }
@@ -93,7 +93,7 @@ impl<'a> Opening<'a> {
         Self { sessions, which, own: OwnSettings::default() }
     }
 
-    /// The same, with settings of its own for a session that is started.
+    /// Sets the settings of a session that is started.
     pub(super) fn with(self, own: OwnSettings) -> Self {
         Self { own, ..self }
     }
@@ -275,7 +275,7 @@ impl<'a> Opening<'a> {
             && let Some(id) = restore.as_ref().and_then(Restore::session)
             && let Some(there) = registry.find(caller, id).filter(|it| !it.is_ended()).cloned()
         {
-            // It was restored by its name.
+            // Another call has restored the session by its name.
             let opened = registry.bind(caller, workspace, &there);
             registry.told(caller, workspace);
             return Ok((Opened { is_new: false, lost: None, ..opened }, there));

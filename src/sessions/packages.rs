@@ -18,9 +18,10 @@ use crate::{
 /// A package that can be imported now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Its version.
+    /// The package's version.
     pub version: String,
-    /// Packages that were installed with it, including itself, by name and version; empty if all were present.
+    /// Packages that were installed with the requested one, including itself, by name and version; empty if all were
+    /// present.
     pub new: Vec<(String, String)>,
     /// Names of those among them whose installation would have run a script, which it never does.
     pub scripts: Vec<String>,

@@ -48,9 +48,9 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct Pooled {
     pub(super) handle: Handle,
-    /// The image that it was made from.
+    /// The image that the sandbox was started from.
     image: Option<String>,
-    /// It has started; until then its commands wait.
+    /// Whether the sandbox has started; until then its commands wait.
     started: bool,
 }
 
@@ -143,12 +143,12 @@ impl Pooled {
         Self { handle, image, started: false }
     }
 
-    /// Whether it answers. A sandbox that is still starting counts as well: no other would be ready sooner.
+    /// Whether the sandbox answers. A sandbox that is still starting counts as well: no other would be ready sooner.
     pub(super) async fn is_well(&self) -> bool {
         !self.started || matches!(timeout(CHECK_TIMEOUT, self.handle.is_well()).await, Ok(true))
     }
 
-    /// Ends it. Its permit is free when this returns.
+    /// Ends the sandbox. Its permit is free when this returns.
     pub(super) async fn close(self) {
         // Fails if the sandbox has ended by itself.
         let _ = self.handle.close().await;

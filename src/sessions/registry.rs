@@ -1,5 +1,5 @@
-//! The sessions of each caller by name, the workspaces that they belong to, and why earlier ones ended. Bookkeeping
-//! only: it starts and ends nothing.
+//! The sessions of each caller by name, the workspaces that they belong to, and why earlier ones ended. It starts and
+//! ends no session.
 //!
 //! A name belongs to its caller: two callers may have a session of the same name, and neither can notice. The same
 //! applies to workspaces.
@@ -48,7 +48,7 @@ pub(super) struct MostResting {
 struct Bound {
     id: SessionId,
     number: u64,
-    /// News that its caller has not been told yet.
+    /// The note that the caller has not got yet.
     news: Option<News>,
 }
 
@@ -67,8 +67,7 @@ impl Registry {
         self.live.insert(Key::new(caller, &handle.id), handle);
     }
 
-    /// Removes the session with this number, of any caller, and records why it ended. A session that has never started
-    /// is not recorded.
+    /// Removes the session with this number, of any caller, and records why it ended, unless it has never started.
     pub(super) fn remove(&mut self, number: u64, why: Option<EndReason>) {
         let ended = self.live.extract_if(|_, handle| handle.number == number).next();
         let lost = ended.and_then(|(Key { caller, id }, handle)| {
@@ -128,7 +127,7 @@ impl Registry {
         }
     }
 
-    /// The caller's earlier session with the name of one that was just started, as far as remembered.
+    /// The caller's earlier session with the name of one that was just started, if the earlier one is remembered.
     pub(super) fn take_lost(&mut self, caller: &Principal, id: &SessionId) -> Option<Lost> {
         self.gone.take(caller, &FoundBy::Name(id.clone()))
     }
@@ -239,7 +238,7 @@ impl Registry {
         self.of(caller).find(|handle| handle.history.borrow().run(run_id).is_some())
     }
 
-    /// Whether an ended session of the caller had a run of this name, as far as remembered.
+    /// Whether a remembered ended session of the caller had a run of this name.
     pub(super) fn had_run(&self, caller: &Principal, run_id: &str) -> bool {
         self.gone.had_run(caller, run_id)
     }

@@ -45,7 +45,7 @@ pub(super) struct Room<'a> {
     sessions: &'a Sessions,
     asked_to_rest: HashSet<u64>,
     asked_to_end: HashSet<u64>,
-    /// The permit that another session gave up for it.
+    /// The permit that another session gave up.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Room<'a> {
         Ok(permit)
     }
 
-    /// The permit that was made free, or any other.
+    /// The permit that another session gave up, or any free one.
     pub(super) fn permit(&mut self) -> Option<OwnedSemaphorePermit> {
         let permits = &self.sessions.host.permits;
         self.permit.take().or_else(|| permits.clone().try_acquire_owned().ok())
@@ -117,7 +117,7 @@ impl<'a> Room<'a> {
                     }
                     return true;
                 }
-                // It is in use now, or uses too much memory.
+                // The session is in use now, or uses too much memory.
                 Ok(None) => {}
                 // The session has ended by itself, and its permit may be free.
                 Err(_) => return true,
@@ -142,7 +142,7 @@ impl<'a> Room<'a> {
                     self.permit = Some(permit);
                     return true;
                 }
-                // It is in use now.
+                // The session is in use now.
                 Ok(None) => {}
                 // The session has ended by itself, and its permit may be free.
                 _ => return true,

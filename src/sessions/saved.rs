@@ -19,9 +19,9 @@ pub(super) struct SavedBefore {
 /// A saved session that can resume and has not been used since this server started.
 #[derive(Debug, Clone)]
 pub struct Sleeper {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
-    /// When it began, if that was recorded.
+    /// When the session began, if that was recorded.
     pub since: Option<Timestamp>,
 }
 

@@ -32,13 +32,13 @@ pub(super) struct NewSession {
     pub(super) origin: Origin,
     pub(super) own: OwnSettings,
     pub(super) permit: Option<OwnedSemaphorePermit>,
-    /// The key of its caller, if it has a caller and servers share callers.
+    /// The key of the session's caller, if it has a caller and servers share callers.
     pub(super) caller: Option<CallerKey>,
-    /// Its record; `None` if it has no caller yet, or ends with its call.
+    /// The session's record; `None` if the session has no caller yet, or ends with its call.
     pub(super) record: Option<SessionRecord>,
-    /// The key under which its sandbox is saved when the server ends; `None` if it is not saved.
+    /// The key under which the session's sandbox is saved when the server ends; `None` if it is not saved.
     pub(super) saved_as: Option<SessionKey>,
-    /// The archive's answer for it.
+    /// The archive's answer for the session.
     pub(super) restore: Option<Restore>,
 }
 
@@ -59,7 +59,7 @@ impl NewSession {
         })
     }
 
-    /// Starts its task.
+    /// Starts the session's task.
     pub(super) fn spawn(self, host: &Arc<Host>) -> Handle {
         let (mut handle, setup) = self.prepare(host);
         // The sandbox of a woken session may be older than the template of new ones.
@@ -70,7 +70,7 @@ impl NewSession {
         handle
     }
 
-    /// The setup of its task, and its handle.
+    /// The setup of the session's task, and the session's handle.
     pub(super) fn prepare(self, host: &Arc<Host>) -> (Handle, Setup) {
         let Self { id, number, origin, own, permit, caller, record, saved_as, restore } = self;
         let (manifest, failed) = match restore {
@@ -120,7 +120,7 @@ impl NewSession {
         handle.since = Timestamp::now();
         if let Some(record) = record {
             handle.since = record.since;
-            // Set before its task begins, which reads it.
+            // Set before the session's task begins, which reads it.
             let _ = handle.record.set(record);
         }
         let setup = Setup {

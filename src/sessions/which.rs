@@ -44,7 +44,7 @@ impl From<Option<SessionId>> for Which {
 #[derive(Clone)]
 pub struct Workspace {
     id: WorkspaceId,
-    /// Cancelled when its MCP session has ended: no session is started for it then.
+    /// Cancelled when the MCP session of the workspace has ended: no session is started for the workspace then.
     ended: Option<CancellationToken>,
 }
 
@@ -67,7 +67,7 @@ impl Workspace {
         Self { id: WorkspaceId::McpSession(id), ended: Some(ended) }
     }
 
-    /// The workspace with this id, which a session's record names; `None` if the id does not tell its name.
+    /// The workspace with this id, which a session's record names; `None` if the id does not contain the name.
     pub(super) fn recorded(id: &WorkspaceId) -> Option<Self> {
         match id {
             WorkspaceId::Named(name) => Some(Self::named(name.clone())),
@@ -78,7 +78,7 @@ impl Workspace {
         }
     }
 
-    /// Its name, if that outlives the connections of its clients.
+    /// The workspace's name, if that outlives the connections of its clients.
     pub(super) fn name(&self) -> Option<&SessionId> {
         match &self.id {
             WorkspaceId::Named(name) => Some(name),
@@ -90,7 +90,7 @@ impl Workspace {
         &self.id
     }
 
-    /// Whether its MCP session has ended.
+    /// Whether the MCP session of the workspace has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
@@ -119,16 +119,17 @@ impl fmt::Debug for Workspace {
 /// The session that a call was for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Its name.
+    /// The session's name.
     pub id: SessionId,
-    /// Whether it was started for this call or, for a workspace, its caller has not yet been told that it was started.
+    /// Whether the session was started for this call or, for a workspace, its caller has not yet been told that it was
+    /// started.
     pub is_new: bool,
     /// The earlier session of this name or workspace, if this one is new and the earlier one is remembered.
     pub lost: Option<Lost>,
 }
 
 impl Opened {
-    /// The same, once it is known whether the session resumed from its saved state.
+    /// Completes the facts once it is known whether the session resumed from its saved state.
     pub(super) fn knowing(self, went_on: Option<WentOn>) -> Self {
         let lost = |why| Some(Lost { id: self.id.clone(), why });
         match went_on {

@@ -1,5 +1,5 @@
-"""What a caller sees of an archive in a bucket: saved by one server, brought back by another, forgotten when closed,
-and in nobody's way when the bucket does not answer. A line for each check."""
+"""Checks an archive in a bucket: one server saves a session, another restores it, closing deletes it, and a bucket
+that does not answer delays no caller. Prints a line for each check."""
 
 import json
 import os

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What the audit file costs a call: two servers, one of them with it, called in turns by one client, as plain processes.
+"""Measures the cost of the audit file for a call.
+
+One client calls two servers in turns, one with the file and one without, as plain processes.
 
     tests/bench/audit.py [--binary FILE] [--calls N]
 

@@ -69,7 +69,7 @@ class Peer:
         return {"container": session.container.id}
 
     def open_interactive(self, name: str) -> Answer:
-        """Opens a session with a persistent interpreter. It polls for answers as often as it can be told to."""
+        """Opens a session with a persistent interpreter, which polls for answers at its shortest interval."""
         session = self.sessions[name] = self._session(InteractiveSandboxSession, max_memory=None)
         session.settings.poll_interval = 0.001
         session.open()

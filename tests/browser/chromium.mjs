@@ -93,7 +93,7 @@ export class Chromium {
 class Page {
   /** Names of files that were saved instead of shown. */
   downloads = [];
-  /** What the browser had to say, such as that it blocked a script. */
+  /** Messages of the browser, such as that it blocked a script. */
   log = [];
   /** Addresses that were asked for. */
   requests = [];
@@ -105,7 +105,7 @@ class Page {
   constructor(browser, target, session) {
     Object.assign(this, { browser, target, session });
     browser.listen(({ method, params, sessionId }) => {
-      // Downloads are told to the browser, and one page is used at a time.
+      // The browser reports downloads, and one page is used at a time.
       if (method === "Browser.downloadWillBegin") this.downloads.push(params.suggestedFilename);
       if (sessionId !== session && method !== "Browser.downloadWillBegin") return;
       if (method === "Log.entryAdded") this.log.push(params.entry.text);
@@ -210,7 +210,7 @@ class Page {
 
   /** Clicks a link in the upper left corner, and waits until it has acted or has been blocked. */
   async click() {
-    // Changes are told of a document that has been looked at.
+    // The browser reports changes only for a document that was requested before.
     await this.attributes();
     const [changes, log] = [this.changes, this.log.length];
     const at = { x: 20, y: 20, button: "left", clickCount: 1 };

@@ -1,6 +1,6 @@
-// Files that want to run script in the browser of whoever opens them. Each way in leaves a mark of its
-// own on the outermost document that it can reach. The link is where a click will go; it is as large
-// without styles, which may be blocked as well.
+// Files that try to run a script in their reader's browser. Each way in leaves a mark of its own on the outermost
+// document that it can reach. The link is where a click will go; it is as large without styles, which may be blocked as
+// well.
 const mark = (way) =>
   `(function(){try{top.document}catch(e){return document}return top.document})()` +
   `.documentElement.setAttribute('data-ran-${way}','')`;

@@ -14,7 +14,7 @@ const [binary, chromium] = process.argv.slice(2);
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
 
-/** What a program does without a library: two pictures, a PDF, a table and a text. */
+/** A program without libraries that makes two pictures, a PDF, a table and a text. */
 const MAKE = `
 import struct, zlib
 

@@ -1,4 +1,4 @@
-// What the checks of a run print.
+// The output of the checks of a run.
 let passed = 0;
 let failed = 0;
 

@@ -10,8 +10,8 @@ import { answerOf, download, isAsWanted, pngSize, refusal, withClient } from "./
 import { answerValidator } from "./schema.mjs";
 import { BEN } from "./server.mjs";
 
-// Each `is` what the answer's fields are, `absent` what it has none of, `holds` what its texts have in
-// them, `charts` the files that come as images, too; or it is `refused` with a code.
+// The keys of a step: `is` has fields of the answer, `absent` fields that it must not have, `holds` parts of its texts,
+// `charts` the files that come as images, too; `refused` is the code of an error.
 const engine = process.env.SANDBOX_ENGINE ?? "docker";
 const holds = ({ only, unless }) => (only ?? engine) === engine && unless !== engine;
 export const STEPS = JSON.parse(readFileSync(new URL("cells.json", import.meta.url))).filter(holds);
@@ -22,7 +22,7 @@ print("at work", flush=True)
 while True: pass
 `;
 
-/** A workspace that nobody else has. */
+/** A workspace that no other test uses. */
 export const named = (place, name = `cells-${randomUUID()}`) => ({ ...place, url: `${place.url}?workspace=${name}` });
 
 /** Connects a client at a place, and works through the cells in the workspace that it has there. */
@@ -78,7 +78,7 @@ async function cancelled(client) {
   equal([answer.result, answer.new_workspace], ["'before'", undefined]);
 }
 
-/** Whose workspace is whose over HTTP; the place is one that wants a token. */
+/** Which clients share a workspace over HTTP. The place must require a token. */
 export async function workspaces(name, version, connect, place) {
   const shared = named(place, `shared-${randomUUID()}`);
   /** Whether a client that is connected at the second place has the variable of one at the first. */

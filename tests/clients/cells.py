@@ -18,8 +18,8 @@ from job import Json, Reply, answer_of, as_json, decoded, equal, expect, fetch, 
 
 Say: TypeAlias = Callable[[str, Callable[[], Awaitable[object]]], Awaitable[bool]]
 
-# Each `is` what the answer's fields are, `absent` what it has none of, `holds` what its texts have in them,
-# `charts` the files that come as images, too; or it is `refused` with a code.
+# The keys of a step: `is` has fields of the answer, `absent` fields that it must not have, `holds` parts of its texts,
+# `charts` the files that come as images, too; `refused` is the code of an error.
 ENGINE = os.environ.get("SANDBOX_ENGINE", "docker")
 STEPS: list[Json] = [
     step
@@ -48,7 +48,7 @@ async def whole_notebook(client: Client, say: Say) -> None:
 
 
 async def do(step: Json, client: Client, schemas: dict[str, Json], session: Json) -> None:
-    """One step; raises if it does not go as promised. The first one fills in the session."""
+    """Takes one step; raises if its result is not as promised. The first one fills in the session."""
     tool = step["tool"]
     # The one tool that has no workspace of its own accord.
     give = {**session, **step["give"]} if tool == "run_python" else step["give"]

@@ -22,7 +22,7 @@ async function scenarios(version) {
   const args = ["--import", here("conformance_fs.mjs"), SUITE, "server", "--url", open, "--suite", "all"];
   args.push("--spec-version", version, "--expected-failures", here("conformance.yml"));
   const run = promisify(execFile)(process.execPath, args, { timeout: SUITE_LIMIT_MS, maxBuffer: 64 << 20 });
-  // It exits with 1 when something was not as expected.
+  // The suite exits with 1 if a result was not as expected.
   const { stdout } = await run.catch((error) => (error.stdout ? error : Promise.reject(error)));
   const [, summary, verdict] = stripVTControlCharacters(stdout).match(/=== SUMMARY ===\n([^]*?)\nTotal: (.*[^]*)/);
   const names = [...summary.matchAll(/^[✓✗] ([\w-]+): /gm)].map(([, name]) => name);

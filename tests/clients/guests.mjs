@@ -1,4 +1,4 @@
-// Who may come in, and what is whose. A client is connected as in job.mjs.
+// Access: valid tokens, and the sessions of each client. A client is connected as in job.mjs.
 
 import { check, equal, ok } from "./check.mjs";
 import { answerOf, download, refusal } from "./job.mjs";

@@ -32,7 +32,7 @@ const env = {
 const IS_ERROR = 5; // their exit code for a result with isError
 const options = { env, cwd: tmpdir(), timeout: CALL_LIMIT_MS, maxBuffer: 64 << 20 };
 
-// A daemon outlives whoever started it, and would hold its servers for ever.
+// A daemon outlives the program that started it, and would keep its servers running for ever.
 process.on("exit", () => {
   spawnSync(process.execPath, [mcpdo, "daemon", "stop"], options);
   rmSync(scratch, { recursive: true, force: true });
@@ -48,7 +48,7 @@ function program(...args) {
   });
 }
 
-/** How their programs are told of a server. */
+/** The arguments that name a server to the inspector's programs. */
 const target = ({ command, url, token }) => [
   ...Object.entries(headers(token)).flatMap(([name, value]) => ["--header", `${name}: ${value}`]),
   ...(command ? ["--transport", "stdio", "--", command] : ["--transport", "http", "--server-url", url]),

@@ -38,7 +38,7 @@ function filled(wanted, job) {
   return Object.fromEntries(Object.entries(wanted).map(([key, value]) => [key, filled(value, job)]));
 }
 
-/** What a step says of something, by paths into it: what it `is`, what is `absent`, and what texts and pictures have. */
+/** The expectations of a step for a value, by paths into it: `is`, `absent`, and the contents of texts and pictures. */
 export function isAsWanted(found, { is = {}, absent = [], holds = {}, matches = {}, pictures = [] }) {
   const shown = JSON.stringify(found)?.slice(0, 1000);
   equal(Object.fromEntries(Object.keys(is).map((path) => [path, at(found, path)])), is, shown);
@@ -85,7 +85,7 @@ async function resources(client, { session_id }) {
 
 const USES = { heard, cancelled, resources };
 
-/** Connects a client at a place, checks the tools it is told of, does the job and closes it. */
+/** Connects a client at a place, checks the listed tools, does the job and closes the client. */
 export async function wholeJob(name, version, connect, place) {
   const work = async (client, say) => {
     await say(`the protocol is ${version}`, () => equal(client.version, version));
@@ -136,7 +136,7 @@ async function take(step, client, job) {
   for (const [name, path] of Object.entries(step.keep ?? {})) job[name] = at(found, path);
 }
 
-/** What comes of a step. */
+/** The result of a step. */
 async function outcome({ use, read, get, put, tool, give, refused }, client, job) {
   if (use) return USES[use](client, job);
   if (read) return client.readResource(read);

@@ -91,7 +91,7 @@ def filled(wanted: Any, job: Json) -> Any:
 
 
 def is_as_wanted(found: Any, step: Json) -> None:
-    """What a step says of something, by paths into it: what it `is`, what is `absent`, and what texts and pictures have."""
+    """The expectations of a step for a value, by paths: `is`, `absent`, and the contents of texts and pictures."""
     shown = str(found)[:1000]
     wanted = step.get("is", {})
     equal({path: at(found, path) for path in wanted}, wanted, shown)
@@ -150,7 +150,7 @@ USES: dict[str, Callable[[Client, Json], Awaitable[Any]]] = {
 
 
 async def take(step: Json, job: Json, client: Client, output_schemas: dict[str, Json]) -> None:
-    """One step; raises if it does not go as promised."""
+    """Takes one step; raises if its result is not as promised."""
     step = filled(step, job)
     try:
         found = await outcome(step, job, client, output_schemas)
@@ -164,7 +164,7 @@ async def take(step: Json, job: Json, client: Client, output_schemas: dict[str, 
 
 
 async def outcome(step: Json, job: Json, client: Client, output_schemas: dict[str, Json]) -> Any:
-    """What comes of a step."""
+    """The result of a step."""
     if "use" in step:
         return await USES[step["use"]](client, job)
     if "read" in step:
@@ -187,7 +187,7 @@ async def outcome(step: Json, job: Json, client: Client, output_schemas: dict[st
 
 
 def as_json(result: Any) -> Json:
-    """What the server sent."""
+    """The messages of the server."""
     return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

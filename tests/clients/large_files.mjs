@@ -13,7 +13,7 @@ const FILES = [
   { name: "largest.png", size: PICTURE },
   { name: "larger.png", size: PICTURE + 1, scaled: true },
 ];
-// A picture of any number of bytes: what is left to it goes into a chunk that nobody looks at.
+// A picture of any number of bytes: an ignored chunk fills it up to its size.
 const MAKE_FILES = `
 import os, struct, zlib
 def chunk(kind, content):
@@ -45,7 +45,7 @@ export async function largeFiles(client, say) {
       await say(`of ${size} bytes of ${name} the kind is told, and as much comes as was asked for`, async () => {
         const [told] = answerOf(await read());
         ok(told.kind && told.advice && !("content_base64" in told), JSON.stringify(told));
-        // Where addresses are signed, each is good from when it was made.
+        // If URLs are signed, each is valid from the time at which it was made.
         equal(told.download_url.split("?")[0], download_url.split("?")[0]);
         const [answer] = answerOf(await read({ format: "base64", length: BASE64 }));
         const content = Buffer.from(answer.content_base64, "base64");

@@ -1,4 +1,4 @@
-"""What was done in a workspace, as the notebook and the script that a person takes away.
+"""The runs of a workspace, as the notebook and the script that a person downloads.
 
     notebook.py <address that wants a token>
 
@@ -116,7 +116,7 @@ async def script_again(client: Client, script: bytes) -> None:
 
 
 async def valid_meanwhile(client: Client, base: str) -> None:
-    """Before the first run there are no cells; one that is running has no outputs yet."""
+    """Before the first run the notebook has no cells; the cell of a run in progress has no outputs."""
     session_id = (await call(client, "upload_file", filename="a.txt", text="a"))["session_id"]
     seen: list[Json] = []
 

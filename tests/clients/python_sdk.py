@@ -40,7 +40,7 @@ ANN, BEN = (os.environ[name] for name in ("ANN_TOKEN", "BEN_TOKEN"))
 
 @dataclass
 class Place:
-    """Where a server is found."""
+    """The address of a server, or the command that starts it."""
 
     name: str
     command: str = ""
@@ -73,7 +73,7 @@ class Checks:
 
 
 def causes(error: BaseException) -> str:
-    """What went wrong, also where several things did at once."""
+    """The error's message, or the messages of all errors in a group."""
     if isinstance(error, BaseExceptionGroup):
         return " and ".join(causes(inner) for inner in error.exceptions)
     return f"{error}"
@@ -81,7 +81,7 @@ def causes(error: BaseException) -> str:
 
 @asynccontextmanager
 async def connected(place: Place, mode: str, statuses: list[int] | None = None) -> AsyncIterator[Client]:
-    """A client of the server there; over HTTP, with the statuses that it hears."""
+    """A client of the server at this place; over HTTP, with the statuses of the answers."""
 
     async def note(response: httpx2.Response) -> None:
         if statuses is not None:
@@ -121,7 +121,7 @@ def plain(schema: Any, at: str) -> None:
     if schema["type"] == "array":
         plain(schema.get("items"), f"{at}[]")
     if schema["type"] == "object":
-        # Arguments are checked by the server; the list of tools is short for what clients are not told.
+        # The server checks arguments; the list of tools omits parts of the schemas.
         expect(schema.get("additionalProperties") in (False, {"type": "string"}) or at.startswith("input"), f"{at} is closed")
 
 
@@ -170,7 +170,7 @@ async def turned_away(place: Place, mode: str) -> None:
 
 
 async def ours_alone(place: Place, mode: str) -> None:
-    """What is one client's is not another's."""
+    """A client cannot see the session of another client."""
     other = Place(place.name, url=place.url, token=BEN)
     async with connected(place, mode) as ann, connected(other, mode) as ben:
         code = 'open("hers.txt", "w").write("private")'
@@ -202,7 +202,7 @@ async def ours_alone(place: Place, mode: str) -> None:
 
 
 def named(place: Place) -> Place:
-    """With a workspace that nobody else has."""
+    """Returns the place with a workspace that no other test uses."""
     return replace(place, url=f"{place.url}?workspace=python-{uuid.uuid4()}")
 
 
@@ -219,13 +219,13 @@ async def cells(checks: Checks, place: Place, mode: str, version: str) -> None:
 
 
 async def workspaces(checks: Checks, place: Place, mode: str, version: str) -> None:
-    """Whose workspace is whose; the place is one that wants a token."""
+    """Checks which clients share a workspace. The place must require a token."""
 
     async def reaches(first: Place, second: Place, wanted: bool) -> None:
         async with connected(first, mode) as one, connected(second, mode) as other:
             equal(await is_shared(one, other, f"x_{uuid.uuid4().hex}"), wanted)
 
-    # The one that is not named is shared by all who come with a token; another client here has Ann's.
+    # All connections with one token share the workspace without a name; another client here has Ann's token.
     ben = replace(place, token=BEN)
     shared = named(place)
     for sentence, first, second, wanted in (

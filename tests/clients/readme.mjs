@@ -1,5 +1,5 @@
-// What README and docs/ tell people to paste: the programs run, and the settings for clients lead to the
-// server, as the official SDK reads them.
+// The commands and programs that README and docs/ offer for pasting: the programs run, and the settings for clients
+// lead to the server, as the official SDK reads them.
 //
 //   node readme.mjs <command> <guarded address> <python>
 
@@ -50,11 +50,11 @@ async function connects(sandbox) {
   await client.close();
 }
 
-/** Settings, with a folder that is here for one that is not. */
+/** Replaces a missing folder in settings by an existing one. */
 const known = (env = {}) =>
   Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value.startsWith("/path/") ? folder : value]));
 
-/** What a program of a page prints, against the server here. */
+/** The output of a program of a page, run against this server. */
 async function printed(program, args, text) {
   ok(text.includes(ADDRESS), "the program names the address");
   const file = join(folder, program);

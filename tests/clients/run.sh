@@ -141,7 +141,7 @@ containers() {
 # nothing_left <sentence> <what lists it>
 nothing_left() {
     local left tries=0
-    # Processes that were told to end may still be ending.
+    # Processes that got a signal to end may still be ending.
     while :; do
         left=$($2) || left='that could not be found out'
         if [ -z "$left" ] || [ $((tries += 1)) -gt 10 ]; then break; fi

@@ -1,5 +1,5 @@
-// What a tool's schemas must be so that every client in use understands them: valid JSON Schema in
-// both dialects that clients assume, and of the plainest kind.
+// The rules for a tool's schemas, so that every client in use understands them: valid JSON Schema in both dialects that
+// clients assume, and of the plainest kind.
 
 import Ajv7 from "ajv";
 import Ajv2020 from "ajv/dist/2020.js";
@@ -27,7 +27,7 @@ function plain(schema, at) {
   for (const keyword of Object.keys(schema)) ok(PLAIN.has(keyword), `${at} uses ${keyword}`);
   for (const [name, inner] of Object.entries(schema.properties ?? {})) plain(inner, `${at}.${name}`);
   if (schema.type === "array") plain(schema.items, `${at}[]`);
-  // Arguments are checked by the server; the list of tools is short for what clients are not told.
+  // The server checks arguments; the list of tools omits parts of the schemas.
   const more = schema.additionalProperties;
   const isClosed = more === false || more?.type === "string"; // names with a text each
   if (schema.type === "object") ok(isClosed || at.startsWith("inputSchema"), `${at} is closed`);

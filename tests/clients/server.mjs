@@ -19,11 +19,11 @@ if (!ANN || !BEN) throw new Error("ANN_TOKEN and BEN_TOKEN are not set");
 export const onStdio = transport === "stdio";
 export const [open, guarded] = onStdio ? [] : at;
 
-/** Where a server is found: {command} or {url, token}. */
+/** The place of a server: {command} or {url, token}. */
 export const PLACES = onStdio
   ? // No .env file of this host counts.
     [{ name: "stdio", command: resolve(at[0]), args: [], cwd: tmpdir(), stderr: "ignore" }]
   : [{ name: "HTTP", url: open }, { name: "HTTP with a token", url: guarded, token: ANN }];
 
-/** The headers that whoever has this token sends. */
+/** The headers of a client with this token. */
 export const headers = (token) => (token ? { authorization: `Bearer ${token}` } : {});

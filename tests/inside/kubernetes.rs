@@ -163,7 +163,7 @@ async fn what_a_killed_server_leaves_is_removed_by_another_when_its_lease_is_ove
     killed.exit_code().await;
     let left = cluster.names("leases").remove(0);
     assert_eq!(cluster.all("pods").len(), 1, "no guard and no collector could know");
-    // Its Lease has not expired yet, as far as other servers can tell.
+    // To other servers, its Lease has not expired yet.
     let other = backend(&cluster, &[]);
     other.ready().await.expect("ready");
     sweep::sweep(&other).await;

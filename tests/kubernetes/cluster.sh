@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Kubernetes with one node on this machine, for tests: README.md beside it tells its properties and limits.
+# A real Kubernetes with one node on this machine, for tests: README.md beside it lists its properties and limits.
 #
 #   cluster.sh build              builds the missing programs (4 to 10 minutes on two cores)
 #   cluster.sh up                 builds and starts it, with the sandbox image; does nothing if it is up

@@ -1,4 +1,4 @@
-"""What calls on the cluster of the tests take, by two servers that share their callers.
+"""Measures how long calls take on the cluster of the tests, with two servers that share their callers.
 
     eval "$(tests/kubernetes/cluster.sh env)"
     python3 tests/kubernetes/measure.py target/release/llm-sandbox [rounds]
@@ -73,7 +73,7 @@ class Server:
         return result["structuredContent"], took
 
     def until_ready(self, pods):
-        """Until so many sandboxes wait."""
+        """Waits until this many sandboxes wait."""
         while True:
             self.kept.request("GET", "/metrics", headers={"Authorization": "Bearer a-token"})
             text = self.kept.getresponse().read().decode()
@@ -109,7 +109,7 @@ with tempfile.TemporaryDirectory() as folder:
         for what, (tool, code) in kinds.items():
             at_home, elsewhere = [], []
             for n in range(2 * rounds):
-                # What a sandbox does after a call is not to meet the next one.
+                # The work of a sandbox after a call must not delay the next call.
                 time.sleep(0.06)
                 server, times = [(home, at_home), (other, elsewhere)][n % 2]
                 times.append(server.call(tool, session_id="kept", code=code)[1])

@@ -13,7 +13,7 @@ print("drawn")`;
 const QUESTION = "What is in it?";
 const SEEN_LIMIT = 60_000;
 
-/** Starts the model. Its session is the one that the system message tells it of. */
+/** Starts the model. It uses the session that the system message names. */
 async function startAnalyst() {
   const told = () => ({ session_id: JSON.stringify(model.requests.at(-1).system).match(/chat-[\w-]+/)[0] });
   const results = () => toolResults(model.requests.at(-1)).map(({ content }) => JSON.parse(content)[0]);

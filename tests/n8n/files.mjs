@@ -1,4 +1,4 @@
-// What goes into the reports and what comes out.
+// The inputs and outputs of the reports.
 
 import { equal, ok } from "../clients/check.mjs";
 

@@ -34,7 +34,7 @@ export async function until(what, limit_ms, ask) {
 }
 
 export class N8n {
-  /** `onProcessGroup` hears its process group before anything can go wrong. */
+  /** `onProcessGroup` gets the process group before any step can fail. */
   static async start(onProcessGroup) {
     const [port, broker] = await freePorts(2);
     const n8n = new N8n(port, mkdtempSync(join(tmpdir(), "n8n-")));
@@ -115,7 +115,7 @@ export class N8n {
     const saved = await this.rest("POST", "/workflows", flow);
     await this.rest("POST", `/workflows/${saved.id}/activate`, { versionId: saved.versionId });
     const [trigger] = saved.nodes.filter(({ webhookId }) => webhookId);
-    // It is said to be at work a little before its address is known, to a webhook as one for POST.
+    // n8n reports a workflow as active a moment before its address works.
     await until(`${saved.name} is at work`, START_LIMIT_MS, async () => {
       const signal = AbortSignal.timeout(REQUEST_LIMIT_MS);
       const asked = await fetch(this.addressOf(trigger), { redirect: "manual", signal });

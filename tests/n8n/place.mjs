@@ -1,4 +1,4 @@
-// Where the checks take place: an n8n, a server with a token, and between the two a recorder.
+// The set-up of the checks: an n8n, a server with a token, and a recorder between the two.
 
 import { readFileSync } from "node:fs";
 import { equal, ok } from "../clients/check.mjs";
@@ -14,7 +14,7 @@ export const CREDENTIAL = "llm-sandbox";
 /** A workflow of demo/n8n as it is. */
 export const fileOf = (name) => readFileSync(new URL(`../../demo/n8n/${name}.json`, import.meta.url), "utf8");
 
-/** What n8n calls by address. */
+/** The node with which a workflow starts when its URL is requested. */
 export const triggerOf = (flow) => flow.nodes.find(({ webhookId }) => webhookId);
 
 /** The assignment that holds the analysis. */
@@ -76,7 +76,7 @@ export class Place {
     equal((await this.ask(`/files/${session}/`)).status, 404, `${session} is gone`);
   }
 
-  /** What the server served of the run of this CSV is what came, and its session is gone. */
+  /** Checks that n8n got the files that the server sent for this CSV, and that the session has ended. */
   async isAsServed(csv, name, file) {
     const session = this.recorder.sessionOf(csv);
     const { status, got } = this.recorder.served(session, name);

@@ -8,7 +8,7 @@ const START_LIMIT_MS = 30_000;
 const END_LIMIT_MS = 30_000;
 
 export class Server {
-  /** `onProcessGroup` hears its process group before anything can go wrong. */
+  /** `onProcessGroup` gets the process group before any step can fail. */
   static async start(binary, token, settings, onProcessGroup) {
     const server = new Server();
     const inherited = Object.entries(process.env).filter(([name]) => !/^SANDBOX_(?!IMAGE$|RUNTIME$)/.test(name));

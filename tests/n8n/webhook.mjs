@@ -9,7 +9,7 @@ const AS_CSV = { "content-type": "text/csv" };
 const NO_COLUMNS = Buffer.from("a,b\n1,2\n");
 const NO_TEXT = Buffer.from([0x89, 0x50, 0xff, 0x81, 0x8d, 0x00, 0x0a]);
 
-/** What a person may put in the place of the analysis, and what is then answered. */
+/** Programs that may replace the analysis, and the answers to them. */
 const OTHER_PROGRAMS = [
   ["the error of a tool reaches the caller in its own words", "#".repeat(1_100_000), 502, "The code is 1100000 bytes"],
   ["of a traceback the last line reaches the caller", 'import pandas as pd\npd.read_csv("data.csv")["cost"]', 422, "KeyError: 'cost'"],

@@ -7,7 +7,7 @@ import { CREDENTIAL } from "./place.mjs";
 const PATH = "cells";
 const RUN_LIMIT_MS = 120_000;
 
-/** What is posted is {query, first, next}: the end of the address, and the arguments of two cells in turn. */
+/** The body of a request is {query, first, next}: the end of the address, and the arguments of two cells in turn. */
 const asked = (field) => `$('Webhook').first().json.body.${field}`;
 
 const cell = (name, server, place) => ({
@@ -109,7 +109,7 @@ export async function checkWorkspace(place) {
     ok(begun() - before >= 2, "an MCP session for each call");
     equal([first.new_workspace, next.new_workspace, next.status], [true, true, "execution_error"]);
     ok(next.session_id !== first.session_id && next.stderr.includes("NameError"), next.stderr);
-    // It closes none of them either.
+    // n8n closes none of these sessions.
     for (const { session_id } of [first, next]) await end(session_id);
   });
   await check("workspace: it ends when it is told to", () => end(session_id));

@@ -93,7 +93,7 @@ async fn a_session_that_expires_comes_back_with_files_and_variables_and_says_so(
     let mut files = server.files(&session).await;
     files.sort();
     assert_eq!(files, [("data.csv".to_owned(), 8), ("made.txt".to_owned(), 2)]);
-    // When it expires again, it is saved again with the new state.
+    // When the session expires again, the server saves it with the new state.
     let manifest = manifests(&place.archive()).remove(0);
     let before = std::fs::read(&manifest).expect("read");
     until("it is saved again", async || {

@@ -404,7 +404,7 @@ async fn who_opens_very_many_mcp_sessions_and_uses_them_all_ends_none_of_others(
         assert_eq!(session.post(&ping).await.status, 200);
     }
     assert_eq!(oldest.expect("one of them").post(&ping).await.status, 404);
-    // Its stream has ended, too.
+    // The session's stream has ended, too.
     let ended = timeout(PATIENCE, streams[0].read_to_end(&mut vec![])).await;
     ended.expect("in time").expect("its end");
 }

@@ -185,7 +185,7 @@ async fn a_call_that_takes_long_is_one_json_body_that_begins_before_it_has_ended
         for (message, headers) in both(&caller, &mcp, "tools/call", &call) {
             let headers = accepting(accept, &borrowed(&headers));
             let mut stream = begin(&caller, &message, &headers).await;
-            // The head arrives before anything told the program to end.
+            // The head arrives before the program has a reason to end.
             let head = read_until(&mut stream, "\r\n\r\n").await;
             assert!(head.contains("application/json"), "{head}");
             go(&caller, &session).await;

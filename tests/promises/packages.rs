@@ -266,7 +266,7 @@ async fn an_index_that_lies_is_refused_and_leaves_nothing(on: On) {
     index.add(Wheel::new("twice", "1.0").file("twice/__init__.py", evil));
     index.add(Wheel::new("unlisted", "1.0").unlisted("unlisted/more.py", evil));
     index.add(Wheel::new("liar", "1.0").lie("liar/more.py", evil));
-    // Its content is not a wheel, unlike its name.
+    // The file has the name of a wheel, but other content.
     index.add_file("broken", "broken-1.0-py3-none-any.whl", "", b"PK\x03\x04 no".to_vec());
     index.add(Wheel::new("honest", "1.0"));
     let server = server(on, &index).await;

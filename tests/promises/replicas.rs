@@ -351,7 +351,7 @@ async fn a_server_that_was_held_up_touches_nothing_that_another_has_taken_over()
     };
     until("it goes on", taken).await;
     a.web.signal("CONT");
-    // It knows that when it forwards again.
+    // Server A learns of the new home when it forwards a request again.
     let heard = async || {
         let again = a.alice().try_cell(&id, "x").await;
         again.is_some_and(|again| again["result"] == "2")

@@ -12,7 +12,7 @@ export const TOKENIZERS = {
   "Claude 2": (text) => claude.encode(text.normalize("NFKC"), "all").length,
 };
 
-// What is drawn at random or told by the clock, and of which characters. Another draw is a few tokens more or
+// Parts of results that are random or depend on the clock, and their characters. Another draw is a few tokens more or
 // less, so that one alone would make the same result cost more today than it did yesterday.
 const RANDOM = [
   [/sess_([0-9a-f]{12})\b/g, "0123456789abcdef"],
@@ -67,7 +67,7 @@ export function tokens(text) {
   });
 }
 
-/** What a model pays for a picture: width times height, by 750. */
+/** The cost of a picture in tokens: width times height, divided by 750. */
 export function ofPicture({ data, mimeType }) {
   const bytes = Buffer.from(data, "base64");
   const [width, height] = mimeType === "image/png" ? [bytes.readUInt32BE(16), bytes.readUInt32BE(20)] : ofJpeg(bytes);

@@ -1,4 +1,4 @@
-// Plays what models do, counts what they are given, and compares it with the committed table.
+// Makes calls as models do, counts the tokens of the results, and compares them with the committed table.
 //
 //   node measure.mjs compare|write <server binary> <page with the table>
 
@@ -35,7 +35,7 @@ import pandas as pd
 sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
 `;
 
-/** Where it stands in the table, what it does, and the most that it may cost (o200k_base). */
+/** The place in the table, the call, and the maximum cost (o200k_base). */
 const ROWS = [
   ["the list of tools, toolset `run`", (on) => toolList(on, "run"), 1000],
   ["toolsets `run,code`", (on) => toolList(on, "run,code"), 1500],
@@ -127,7 +127,7 @@ function cost(result) {
 
 async function measure(Transport) {
   const server = await Transport.start(binary);
-  // A session each, as one that starts with the call.
+  // Each call has a session of its own, which starts with the call.
   const run = (code, more = {}) => server.call("run_python", { code, ...more });
   // The workspace of the client, which ends with the row.
   const cell = (code, more = {}) => server.call("execute_code", { code, ...more });
@@ -145,7 +145,7 @@ async function measure(Transport) {
   return costs;
 }
 
-/** Sessions count, and nobody needs them any more. */
+/** Closes sessions that are not needed any more, because they count towards the limit. */
 async function closeAll(server, result) {
   const session_id = result.structuredContent?.session_id;
   if (session_id) await server.call("close_session", { session_id });

@@ -228,7 +228,7 @@ impl<F: Frontend> Dispatcher<F> {
         Ok(())
     }
 
-    /// Answers requests until the stream ends. Fails if it breaks, or carries anything but frames.
+    /// Answers requests until the stream ends. Fails if the stream breaks, or carries bytes that are not frames.
     pub fn serve(&mut self, input: &mut impl Read) -> io::Result<()> {
         while let Some(frame) = next_frame(input)? {
             self.answer(frame)?;

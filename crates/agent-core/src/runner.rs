@@ -178,15 +178,15 @@ pub trait Switch: Clone {
 
 /// A run that is ready to start.
 pub struct Job<S> {
-    /// Its request.
+    /// The run's request.
     pub run: Run,
-    /// Its text.
+    /// The program's text.
     pub code: Vec<u8>,
-    /// Its standard input; `None` is `/dev/null`.
+    /// The program's standard input; `None` is `/dev/null`.
     pub stdin: Option<Vec<u8>>,
-    /// Its outputs so far.
+    /// The outputs so far.
     pub outputs: SharedOutputs,
-    /// Ends it, once it is thrown.
+    /// Ends the run, once it is thrown.
     pub switch: S,
     call: u32,
     pub(crate) over: Arc<AtomicBool>,
@@ -220,7 +220,7 @@ impl<S: Switch> Job<S> {
         })
     }
 
-    /// The main thread's share of it.
+    /// The main thread's share of the job.
     pub(crate) fn running(&self) -> Running<S> {
         let (switch, outputs) = (self.switch.clone(), self.outputs.clone());
         Running { call: self.call, switch, outputs, over: self.over.clone() }
@@ -236,7 +236,7 @@ pub(crate) struct Running<S> {
 }
 
 impl<S> Running<S> {
-    /// Its call id, until its reply is about to be sent.
+    /// The run's call id, until its reply is about to be sent.
     pub(crate) fn in_progress(&self) -> Option<u32> {
         (!self.over.load(Ordering::Acquire)).then_some(self.call)
     }
@@ -252,17 +252,17 @@ pub struct Seen {
 
 /// The outcome of a run.
 pub struct Ended {
-    /// Why it ended.
+    /// Why the run ended.
     pub end: End,
-    /// How it got its interpreter.
+    /// How the run got its interpreter.
     pub start: Start,
-    /// Wall time from its start to its end.
+    /// Wall time from the start of the run to its end.
     pub elapsed: Duration,
-    /// Processor time of all its processes.
+    /// Processor time of all processes of the run.
     pub cpu: Duration,
     /// The number of processes that were ended for lack of memory.
     pub oom_kills: u64,
-    /// Facts that its process has reported.
+    /// Facts that the run's process has reported.
     pub facts: Facts,
     /// The state of the workspace after a cell.
     pub cell: Option<CellDone>,

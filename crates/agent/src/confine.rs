@@ -82,7 +82,7 @@ fn rlimit(pair: &str) -> Result<(Resource, u64), String> {
     Ok((resource, value.parse().map_err(|_| wrong())?))
 }
 
-/// Counts the files of areas while something runs.
+/// Counts the files of areas while a program or cell runs.
 #[derive(Debug)]
 pub(crate) struct Counted {
     /// Maximum number of files and folders in each area.

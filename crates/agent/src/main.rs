@@ -1,8 +1,9 @@
-//! The agent: PID 1 of a sandbox. It runs programs as processes, and moves bytes over its standard input and output.
+//! The agent of containers and pods, which is their PID 1. It runs programs as processes, and moves bytes over its
+//! standard input and output.
 //!
 //! It enforces the caps and the deadlines and ends all processes that a run leaves behind, so that these hold even if
-//! the server is slow, frozen or dead. It does not know sessions, callers, URLs or MIME types, and does not decide which
-//! request may be answered when: `agent-core` does, and calls [`serve`] and [`runner`].
+//! the server is slow, frozen or dead. It does not know sessions, callers, URLs or MIME types, and does not decide
+//! which request may be answered when: `agent-core` does, and calls [`serve`] and [`runner`].
 //!
 //! ```text
 //! main thread    frames in -> answers requests for files, lists, pings and peeks itself
@@ -70,14 +71,14 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The ways to start the agent.
 enum Arguments {
-    /// As PID 1 of a sandbox.
+    /// Serves a sandbox, usually as its PID 1.
     Serve {
         /// If set, standard input and output are not the stream, which must come within this time.
         first_within: Option<Duration>,
         /// The folders to use outside a container.
         places: Vec<PathBuf>,
     },
-    /// To bring a new stream to the agent with this process id, by default PID 1: `--connect [PID]`.
+    /// Connects a new stream to the agent with this process id, by default PID 1: `--connect [PID]`.
     Connect(Pid),
 }
 

@@ -28,8 +28,8 @@ fn read(file: &GroupFile) -> Option<String> {
     pread_kernel_file(file.as_ref()?)
 }
 
-/// Number of processes killed so far because memory ran out; 0 if the kernel does not tell (gVisor). Only differences
-/// mean anything: the agent cannot reset the count.
+/// Number of processes killed so far because memory ran out; 0 if the kernel does not report it (gVisor). Compare two
+/// values: the agent cannot reset the count.
 pub(crate) fn oom_kills() -> u64 {
     read(&EVENTS).and_then(|text| parse(&text)).unwrap_or(0)
 }
@@ -39,7 +39,7 @@ fn parse(text: &str) -> Option<u64> {
 }
 
 /// Bytes in use, as `docker stats` counts them: without file pages that were not used lately. `None` outside a
-/// container, where the count covers other processes as well, or if the kernel does not tell.
+/// container, where the count covers other processes as well, or if the kernel does not report it.
 pub(crate) fn in_use() -> Option<u64> {
     if std::process::id() != 1 {
         return None;

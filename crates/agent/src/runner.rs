@@ -249,7 +249,7 @@ impl Worker {
         let mut interrupted = None;
 
         let stop = loop {
-            // Before the wait: the program may have ended before the signalfd could tell.
+            // Before the wait: the program may have ended before the signalfd could report it.
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
             }
@@ -419,7 +419,7 @@ impl Runner for Worker {
 /// The rest of a run until its reply has been sent.
 #[derive(Default)]
 struct Left {
-    /// The only process that is left of it, which is stopped, to be [killed](Children::let_die).
+    /// The only remaining process of the run, which is stopped, to be [killed](Children::let_die).
     stopped: Option<Pid>,
     /// A program that is done waits until this is dropped.
     channel: Option<ProgramChannel>,

@@ -125,7 +125,7 @@ impl Frontend for Agent {
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
-        // The user's files take precedence over kept outputs.
+        // The user's files take precedence over stored outputs.
         self.files.put(put, bytes, || self.store.clear())
     }
 

@@ -81,9 +81,9 @@ pub trait SavesSandboxes: Send + Sync {
     fn records(&self) -> Vec<String>;
 }
 
-/// A backend that says what is wrong with it.
+/// A backend that reports its own faults.
 pub trait Diagnosable: Send + Sync {
-    /// Checks for the operator: what exists, what is wrong and how to fix it.
+    /// Checks for the operator: the state, the faults and their fixes.
     fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>>;
 
     /// The probe that checks a sandbox from within; `None` if sandboxes make no promises, or if these are unknown now.
@@ -103,7 +103,7 @@ pub enum Greeting {
 }
 
 impl Greeting {
-    /// The error for it, if the backend knows no fix.
+    /// The error for this greeting, if the backend knows no fix.
     pub fn error(self, detail: &str) -> BackendError {
         match self {
             Self::OtherVersion => BackendError::new(

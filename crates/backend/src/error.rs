@@ -35,7 +35,7 @@ pub struct BackendError {
     /// The kind of the failure.
     pub kind: BackendErrorKind,
     message: String,
-    /// How to fix it, if the message does not say so itself.
+    /// The fix, if the message does not name it.
     fix: Option<String>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
@@ -46,18 +46,18 @@ impl BackendError {
         Self { kind, message: message.into(), fix: None, source: None }
     }
 
-    /// The same, with how to fix it: a sentence.
+    /// Adds the fix, a sentence.
     #[must_use]
     pub fn with_fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// Returns what is wrong and how to fix it, separately.
+    /// Returns the fault and its fix, separately.
     pub fn parts(&self) -> (&str, Option<&str>) {
         (&self.message, self.fix.as_deref())
     }
 
-    /// The same, with its cause.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(self, source: impl Error + Send + Sync + 'static) -> Self {
         Self { source: Some(Arc::new(source)), ..self }

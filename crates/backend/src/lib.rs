@@ -2,8 +2,8 @@
 //!
 //! A backend starts, lists and removes sandboxes. A started sandbox is a byte stream to its agent and a notice of its
 //! end; runs, files and limits are protocol over that stream, so they are the same for all backends. A backend also
-//! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time,
-//! whether the server of a listed sandbox still runs. It knows neither sessions nor the protocol.
+//! answers what only it can know: whether it is ready, what its sandboxes contain, how many to start at a time, whether
+//! the server of a listed sandbox still runs. It takes no part in the protocol and does not manage sessions.
 //!
 //! ```text
 //!   start --> Sandbox { reader, writer, gone } --(stream dropped)--> it ends, and the backend removes it
@@ -138,7 +138,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 pub struct Spec {
     /// The session that the sandbox is for.
     pub session: SessionId,
-    /// The resources that it may use.
+    /// The resources that the sandbox may use.
     pub limits: Limits,
     /// The key under which the sandbox is saved, and from which it is restored, if the backend can do that.
     pub saved_as: Option<SessionKey>,
@@ -184,25 +184,25 @@ impl Spec {
         }
     }
 
-    /// The same, saved under this key.
+    /// Sets the key under which the sandbox is saved.
     #[must_use]
     pub fn saved_as(self, saved_as: Option<SessionKey>) -> Self {
         Self { saved_as, ..self }
     }
 
-    /// The same, outliving its stream for this long.
+    /// Sets how long the sandbox outlives its stream.
     #[must_use]
     pub fn holding(self, hold: Option<Duration>) -> Self {
         Self { hold, ..self }
     }
 
-    /// The same for a session of this caller.
+    /// Sets the caller of the sandbox's session.
     #[must_use]
     pub fn of_caller(self, caller: Option<CallerKey>) -> Self {
         Self { caller, ..self }
     }
 
-    /// The same, with its memory limited to this many bytes, if any.
+    /// Limits the memory to this many bytes, if the number is given.
     #[must_use]
     pub fn with_memory(self, memory: Option<u64>) -> Self {
         let limits = memory.map_or(self.limits, |memory| self.limits.with_memory(memory));
@@ -244,22 +244,22 @@ impl fmt::Debug for Sandbox {
 pub struct Found {
     /// The backend's name for it.
     pub id: String,
-    /// When it was created.
+    /// When the sandbox was created.
     pub created: SystemTime,
-    /// Whether it runs.
+    /// Whether the sandbox runs.
     pub state: FoundState,
     /// The server that owns it, if its mark is one that the backend understands.
     pub owner: Option<FoundOwner>,
-    /// It is resumable: it outlives its stream, and ends by itself if no server reconnects.
+    /// Whether the sandbox is resumable: it outlives its stream, and ends by itself if no server reconnects.
     pub is_resumable: bool,
-    /// The caller of its session, if the sandbox is marked with it.
+    /// The caller of the sandbox's session, if the sandbox is marked with it.
     pub caller: Option<CallerKey>,
-    /// A session of this server uses it.
+    /// Whether a session of this server uses the sandbox.
     pub is_in_use: bool,
 }
 
 impl Found {
-    /// Whether it runs and its server is not known to be alive.
+    /// Whether the sandbox runs and its server is not known to be alive.
     pub fn is_orphan(&self) -> bool {
         let life = self.owner.as_ref().map(|owner| owner.life);
         self.state == FoundState::Running && life != Some(Life::Alive)
@@ -269,9 +269,9 @@ impl Found {
 /// Whether a listed sandbox runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FoundState {
-    /// It runs or is paused.
+    /// The sandbox runs or is paused.
     Running,
-    /// It never started, or it has ended.
+    /// The sandbox never started, or it has ended.
     Stopped,
 }
 

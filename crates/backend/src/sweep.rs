@@ -54,10 +54,10 @@ pub async fn sweep(backend: &dyn Backend) {
 /// Removes all sandboxes of one server, which must be dead, but those that are resumable and run. Repeats until no
 /// more appear: the engine may still be executing the server's last requests.
 pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
-    /// Consecutive listings that must find nothing.
+    /// Number of consecutive listings that must find nothing.
     const EMPTY_LISTINGS: u32 = 4;
     const LISTING_INTERVAL: Duration = Duration::from_millis(500);
-    /// Limit of listings, after which the sweeps of other servers remove the rest.
+    /// Maximum number of listings, after which the sweeps of other servers remove the rest.
     const MAX_LISTINGS: u32 = 40;
 
     let mut quiet = 0;

@@ -62,7 +62,7 @@ pub(crate) fn to_label(runtimes: Vec<Runtime>) -> String {
 /// Longest label, in bytes.
 const MAX_LABEL_BYTES: usize = 64 << 10;
 
-/// Most libraries of all runtimes together. A model reads their names before its first call.
+/// Maximum number of libraries of all runtimes together. A model reads their names before its first call.
 const MAX_LIBRARIES: usize = 200;
 
 /// Reads a label; `None` if it is invalid. Models read what an image's author writes here, so names must look like

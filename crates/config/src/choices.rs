@@ -18,7 +18,7 @@ pub enum TokensFrom {
 pub enum LogFile {
     /// Not set: the default of the command.
     Usual,
-    /// This file.
+    /// The file at this path.
     At(PathBuf),
     /// Set to an empty value: no file.
     None,

@@ -19,9 +19,9 @@ pub const VARIABLE: &str = "SANDBOX_ENV_FILE";
 pub enum EnvFile {
     /// No file, even if the working folder has one.
     None,
-    /// This file. It is a mistake if it cannot be read.
+    /// The file at this path. A file that cannot be read is a mistake.
     Named(PathBuf),
-    /// This file, if it exists.
+    /// The file at this path, if it exists.
     IfPresent(PathBuf),
 }
 

@@ -15,7 +15,7 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// Whether it was meant to set tokens: without effect it leaves the server open.
+    /// Whether the variable was meant to set tokens: without effect it leaves the server open.
     pub fn is_of_tokens(&self) -> bool {
         [table::SANDBOX_AUTH_TOKENS.row.name, table::SANDBOX_AUTH_TOKENS_FILE.row.name]
             .contains(&self.ours)

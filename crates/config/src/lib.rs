@@ -69,8 +69,8 @@ const PRELOADED_BYTES: u64 = 180_000_000;
 /// Memory of an interpreter without libraries and of a program that imports some, in bytes.
 const BARE_BYTES: u64 = 95_000_000;
 
-/// Module that loads only the interpreter: runs start sooner, and notes on their errors are the same as with
-/// libraries.
+/// Module to preload if the libraries do not fit: the fork server then loads only the interpreter, so that runs start
+/// sooner, and notes on their errors are the same as with libraries.
 const BARE: &str = "json";
 
 /// Whether this many bytes fit into memory besides files of the largest total size.
@@ -157,7 +157,7 @@ pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes
 }
 
 impl Config {
-    /// Reads the environment, and a file for what it does not set.
+    /// Reads the environment, and a file for the variables that the environment does not set.
     ///
     /// # Errors
     ///
@@ -278,7 +278,7 @@ impl Config {
         fits(BARE_BYTES, memory, data).then(|| vec![BARE.to_owned()])
     }
 
-    /// Why no libraries are preloaded, if the limits are the reason, and what to do about it.
+    /// The reason why no libraries are preloaded, if it is the limits, and the fix.
     pub fn why_not_preloaded(&self) -> Option<(String, String)> {
         let needed =
             self.preload_needs.filter(|_| self.engine != Engine::Wasm && self.has_sessions())?;

@@ -229,7 +229,7 @@ pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mi
     if ok { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
-/// A URL without a trailing slash.
+/// Reads a URL, and removes its trailing slashes.
 pub(super) fn url(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     if value.is_empty() {
         return Ok(None);

@@ -9,11 +9,11 @@ use super::{
     table::{self, SANDBOX_KEY_FILE, SANDBOX_PEER_ADDRESS},
 };
 
-/// Most settings that a message about an unknown name suggests.
+/// Maximum number of settings that a message about an unknown name suggests.
 const MAX_MEANT: usize = 4;
 
-/// The order in which mistakes are reported, by the names of settings without their prefix: those on which others depend
-/// come first. A setting that is not listed comes last.
+/// The order in which mistakes are reported, by the names of settings without their prefix: those on which others
+/// depend come first. A setting that is not listed comes last.
 const ORDER: &str = "MEMORY_LIMIT DATA_LIMIT ENGINE MISSING_KEY_FILE MAX_SESSIONS AUTH_TOKENS AUTH_TOKENS_FILE ARCHIVE \
     CPU_LIMIT EXEC_TIMEOUT_S SESSION_TTL_M MAX_UPLOAD_BYTES MAX_ARTIFACT_READ_BYTES MAX_OUTPUT_BYTES TRACEBACKS \
     MAX_CODE_BYTES TIMEZONE PIDS_LIMIT MAX_SESSIONS_PER_CLIENT MAX_HIBERNATED POOL_SIZE PRELOAD UNDO EVICT_IDLE_M \

@@ -16,7 +16,7 @@ const BYTES: usize = 32;
 /// Permissions that the file must not have. A group may read it, as that is how secrets are mounted into containers.
 const NOT_ALLOWED: u32 = 0o027;
 
-/// Most bytes that are read of the file.
+/// Maximum number of bytes that are read of the file.
 const MAX_FILE: usize = 256;
 
 /// The server's secret.

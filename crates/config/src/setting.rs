@@ -65,7 +65,7 @@ impl Form {
         text.parse().ok().filter(|number| (min..=max).contains(number))
     }
 
-    /// The unit of its numbers, if it has one and values are written without it.
+    /// The unit of the setting's numbers, if it has one and values are written without it.
     pub fn unit(&self) -> Option<&'static str> {
         match self {
             Self::Seconds(..) => Some("seconds"),

@@ -5,11 +5,11 @@ use std::{fmt, str::FromStr};
 /// Tools that are offered together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toolset {
-    /// Programs, and files in and out.
+    /// Programs, uploads and downloads.
     Run,
-    /// Cells, in a workspace that remembers them.
+    /// Cells, in a workspace whose variables persist.
     Code,
-    /// Sessions by name, and the runtimes in them.
+    /// Sessions with limits of their own, and their runtimes.
     Sessions,
     /// Tools of the operator's own.
     Own,

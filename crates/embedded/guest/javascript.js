@@ -254,7 +254,7 @@
     style: ['decimal', 'percent', 'currency'], currency: Object.keys(CURRENCIES), useGrouping: [true, false],
     minimumFractionDigits: true, maximumFractionDigits: true,
   };
-  // The number in its decimal notation, times ten to the power of `places`, rounded to an integer.
+  // Returns the number, in decimal notation, times ten to the power of `places`, rounded to an integer.
   const scaled = (value, places) => {
     const [digits, exponent] = typeof value === 'bigint' ? [String(value), 0] : value.toExponential().split('e');
     const [whole, fraction = ''] = digits.split('.');

@@ -44,7 +44,8 @@ conj conjugate divmod floor floor_divide fmax fmin fmod gcd invert lcm left_shif
 negative positive pow power reciprocal remainder right_shift sign square subtract trunc vecdot vecmat
 """.split()
 
-# Most elements of a list that are examined one by one. Longer lists hold numbers, whose sizes NumPy finds itself.
+# Maximum number of elements of a list that are examined one by one. Longer lists hold numbers, whose sizes NumPy finds
+# itself.
 MOST_PARTS = 64
 
 # Functions that take functions, one of which may be `int`, or that return what was saved.

@@ -652,7 +652,7 @@ def cell(text, timezone, report):
         start_, end = whole, b""
         if len(whole) > MAX_RESULT:
             start_, end = whole[:MAX_HEAD], whole[MAX_HEAD - MAX_RESULT :]
-        # One character per byte.
+        # The text has one character for each byte.
         head["result"] = [start_.decode("latin-1"), end.decode("latin-1"), len(whole)]
     tell(report, head)
 

@@ -99,7 +99,7 @@ const SHOWN: [&str; 26] = [
     "xmltodict",
 ];
 
-/// Most bytes that are unpacked from one archive.
+/// Maximum number of bytes that are unpacked from one archive.
 const MAX_UNPACKED: u64 = 1 << 30;
 
 /// Makes a runtime in an empty folder, and reports each step before it begins. Compiled code is copied from `older`,

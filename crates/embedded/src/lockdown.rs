@@ -29,7 +29,7 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Most descriptors that the agent may have open: its own, and those of long outputs.
+/// Maximum number of descriptors that the agent may have open: its own, and those of long outputs.
 const MAX_DESCRIPTORS: u64 = 64;
 
 /// Gives up all rights that the agent does not need. Must be called before there is a second thread, as later threads
@@ -56,7 +56,7 @@ pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Denies access to files and ports, as far as the kernel supports it.
+/// Denies access to files and ports, if the kernel supports that.
 fn restrict_files() -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
     Ruleset::default()

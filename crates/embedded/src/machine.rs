@@ -26,7 +26,7 @@ use crate::{
     wasi::{self, Descriptors, HasWorld, Process, Stop},
 };
 
-/// Instructions of a slice.
+/// Number of instructions of a slice.
 const SLICE: u64 = 1_000_000;
 
 /// Bytes of stack for nested calls of a guest. Python's own limit is far below.
@@ -35,10 +35,10 @@ const STACK: usize = 16 << 20;
 /// Bytes of stack for our functions that guests call.
 const OWN_STACK: usize = 2 << 20;
 
-/// Most tables of a module. Compilers make one.
+/// Maximum number of tables of a module. Compilers make one.
 const MAX_TABLES: usize = 16;
 
-/// Instructions of a call without a limit.
+/// Number of instructions of a call without a limit.
 const UNBOUNDED: u64 = u64::MAX / 4;
 
 /// Signals that end a native process after a fault such as a stack overflow, and after `abort`.
@@ -145,7 +145,7 @@ pub(crate) struct Guest {
     most_memory: usize,
     /// Bytes that count towards its limit: of its memory, its tables, and the engine's records of its exceptions.
     held: usize,
-    /// It was denied memory beyond its limit.
+    /// Whether the guest was denied memory beyond its limit.
     pub(crate) was_denied: bool,
 }
 
@@ -287,7 +287,7 @@ impl Machine {
         self.store.data_mut()
     }
 
-    /// Its open files.
+    /// The guest's open files.
     pub(crate) fn descriptors(&self) -> &Descriptors {
         &self.store.data().process.descriptors
     }
@@ -308,12 +308,12 @@ impl Machine {
         (self.memory.data_ptr(&self.store), self.memory.data_size(&self.store))
     }
 
-    /// Its memory.
+    /// The guest's memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.memory.data(&self.store)
     }
 
-    /// Its memory, writable.
+    /// The guest's memory, writable.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.memory.data_mut(&mut self.store)
     }
@@ -330,7 +330,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The values of its mutable globals.
+    /// The values of the guest's mutable globals.
     pub(crate) fn globals(&mut self) -> Vec<u64> {
         let store = &mut self.store;
         let value = |global: &Global| match global.get(&mut *store) {

@@ -145,10 +145,10 @@ impl Watch {
     /// were ever written count as written.
     pub(crate) fn open() -> Self {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-        // Safety: only memories of guests are registered with it.
+        // Safety: only memories of guests are registered with this descriptor.
         let Ok(watch) = (unsafe { userfaultfd(flags) }) else { return Self(None) };
         let mut api = Agreement { api: UFFD_API, features: WP_ASYNC, ioctls: 0 };
-        // Safety: it reads and writes `api` only.
+        // Safety: the call reads and writes `api` only.
         let agreed = unsafe { uffdio_api(watch.as_raw_fd(), &raw mut api) };
         Self(agreed.is_ok().then_some(watch))
     }
@@ -157,7 +157,7 @@ impl Watch {
     fn over(&self, start: u64, len: u64) {
         let Some(watch) = &self.0 else { return };
         let mut register = Register { start, len, mode: MODE_WP, ioctls: 0 };
-        // Safety: it reads and writes `register` only, and does not change the contents of the memory.
+        // Safety: the call reads and writes `register` only, and does not change the contents of the memory.
         let _ = unsafe { uffdio_register(watch.as_raw_fd(), &raw mut register) };
     }
 }
@@ -200,7 +200,8 @@ pub(crate) fn map(file: &File) -> io::Result<memmap2::Mmap> {
 
 /// Loads a module that `wasmtime` has compiled.
 pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<wasmtime::Module> {
-    // Safety: it is native code from a folder that only this program's user can write to, which is checked before.
+    // Safety: the file is native code from a folder that only this program's user can write to, which is checked
+    // before.
     unsafe { wasmtime::Module::deserialize_file(engine, path) }
 }
 
@@ -209,7 +210,7 @@ pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<w
 pub(crate) struct Pages {
     file: File,
     found: Vec<Found>,
-    /// The kernel can search for pages itself (Linux 6.7).
+    /// Whether the kernel can search for pages itself (Linux 6.7).
     can_scan: bool,
     entries: Vec<u8>,
 }
@@ -264,13 +265,13 @@ const WATCHED: Which = Which { not: 0, all: WRITTEN, any: PRESENT | SWAPPED };
 /// Pages that are still those of a file, because they were only read.
 const READ: Which = Which { not: 0, all: WRITTEN | FILE, any: PRESENT };
 
-/// Most pages that are returned as written without protecting those that were only read.
+/// Maximum number of pages that are returned as written without protecting those that were only read.
 const MANY: usize = 2048;
 
 /// `PM_SCAN_WP_MATCHING` and `PM_SCAN_CHECK_WPASYNC`: protects the pages that are found, if they can be protected.
 const PROTECT: u64 = 1 << 0 | 1 << 1;
 
-/// Most rows of pages that one scan returns.
+/// Maximum number of rows of pages that one scan returns.
 const MAX_FOUND: usize = 1024;
 
 nix::ioctl_readwrite!(pagemap_scan, b'f', 16, Scan);
@@ -294,7 +295,7 @@ impl Pages {
     pub(crate) fn written(&mut self, base: *const u8, len: usize) -> io::Result<Vec<u32>> {
         let mut found = self.find(base, len, WATCHED)?;
         if found.len() > MANY {
-            // Most of them were only read since they were mapped.
+            // Most of these pages were only read since they were mapped.
             let _ = self.scan(base as u64, len, READ, PROTECT);
             found = self.find(base, len, WATCHED)?;
         }
@@ -316,7 +317,7 @@ impl Pages {
                 category_mask: WRITTEN,
                 ..Scan::default()
             };
-            // Safety: it writes to `scan` only.
+            // Safety: the call writes to `scan` only.
             let _ = unsafe { pagemap_scan(self.file.as_raw_fd(), &raw mut scan) };
         }
     }
@@ -325,7 +326,7 @@ impl Pages {
         if self.can_scan {
             match self.scan(base as u64, len, which, 0) {
                 Ok(found) => return Ok(found),
-                // An older kernel, or an emulated one.
+                // The kernel is older, or emulated.
                 Err(_) => self.can_scan = false,
             }
         }
@@ -348,7 +349,7 @@ impl Pages {
             ..Scan::default()
         };
         while scan.start < end {
-            // Safety: it writes to `found`, which has `vec_len` elements, and to `scan` only.
+            // Safety: the call writes to `found`, which has `vec_len` elements, and to `scan` only.
             let rows = unsafe { pagemap_scan(self.file.as_raw_fd(), &raw mut scan) }?;
             let rows = self.found.get(..usize::try_from(rows).unwrap_or(0)).unwrap_or(&[]);
             let number = |address: u64| u32::try_from((address - base) / PAGE as u64);

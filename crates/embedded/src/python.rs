@@ -49,7 +49,7 @@ pub(crate) const SOURCES: [&str; 7] = [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FON
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Told {
-    /// Its exit code.
+    /// The exit code of the program or cell.
     pub(crate) code: i32,
     /// Further facts.
     pub(crate) facts: Facts,
@@ -73,7 +73,7 @@ impl Told {
         Self { code: 1, ..Self::default() }
     }
 
-    /// The text of its value, in the form of a reply.
+    /// The text of the cell's value, in the form of a reply.
     pub(crate) fn result(&self) -> Option<(Captured, Vec<u8>)> {
         let (head, tail, total) = self.result.as_ref()?;
         let bytes = |text: &str| -> Option<Vec<u8>> {

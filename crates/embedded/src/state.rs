@@ -20,7 +20,7 @@ use crate::{
     wasi::Descriptors,
 };
 
-/// Pages in a region. States share all regions in which they do not differ.
+/// Number of pages in a region. States share all regions in which they do not differ.
 const REGION: usize = 256;
 
 /// A page.
@@ -35,7 +35,7 @@ pub(crate) struct Image {
     file: File,
     view: memmap2::Mmap,
     head: ImageHead,
-    /// Watches the memories that begin with it.
+    /// Watches the memories that begin with the image.
     watch: Watch,
 }
 

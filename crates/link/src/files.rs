@@ -18,8 +18,8 @@ use super::{
     wire::{Awaited, parse, within},
 };
 
-/// Pages of a listing that are requested, each 1 MiB except the last: enough for all files of a data area with names of
-/// ordinary length. A hostile agent could send pages forever.
+/// Maximum number of pages of a listing that are requested, each 1 MiB except the last: enough for all files of a data
+/// area with names of ordinary length. A hostile agent could send pages forever.
 const MAX_PAGES: usize = 4;
 
 /// An upload in progress. The file appears with its last piece or not at all.

@@ -10,9 +10,9 @@
 //! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
 //! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
-//! `wire` is the way of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
-//! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
-//! variables.
+//! `wire` has the path of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs`
+//! has the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep
+//! their variables.
 
 mod files;
 mod resume;
@@ -95,7 +95,7 @@ impl Default for Timing {
     }
 }
 
-/// Frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
+/// Maximum number of frames that wait to be written. Each is at most 1 MiB, so this limits memory as well.
 const QUEUED_FRAMES: usize = 4;
 
 /// A handle to the link; clones share it.
@@ -258,7 +258,7 @@ impl Link {
     /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
     ///
     /// # Errors
-    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not kept.
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if it is not stored.
     pub async fn output(&self, wanted: &Output) -> Result<(OutputDone, Bytes), LinkError> {
         let wanted = Output { len: wanted.len.min(MAX_BODY), ..*wanted };
         let (done, bytes) = self.call(&wanted, Bytes::new()).await?;
@@ -289,7 +289,7 @@ impl Link {
         self.closed.cancelled().await;
     }
 
-    /// Whether it has ended.
+    /// Whether the link has ended.
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }

@@ -23,7 +23,7 @@ pub type Reconnect = Arc<dyn Fn() -> BoxFuture<'static, Result<Stream, String>> 
 /// How a sandbox outlives its stream.
 #[derive(Clone)]
 pub struct Holding {
-    /// How long it waits for another stream.
+    /// Time that the sandbox waits for another stream.
     pub limit: Duration,
     /// The token that proves to its agent that a stream is from its server.
     pub token: HoldToken,

@@ -29,30 +29,30 @@ const SIGNALS: RangeInclusive<i32> = 1..=64;
 pub struct RunRequest {
     /// The language whose interpreter runs it.
     pub runtime: RuntimeName,
-    /// Its text.
+    /// The program's text.
     pub code: Bytes,
-    /// Its standard input; `/dev/null` if `None`.
+    /// The program's standard input; `/dev/null` if `None`.
     pub stdin: Option<Bytes>,
     /// Wall time after which it is killed.
     pub timeout: Duration,
-    /// Most bytes kept of each output: three fifths from its start and two fifths from its end.
+    /// Maximum number of bytes returned of each output: three fifths from its start and two fifths from its end.
     pub output_cap: usize,
-    /// It is a cell of the workspace.
+    /// Whether the program is a cell of the workspace.
     pub cell: bool,
 }
 
-/// The result of a program. The agent's values have been checked as far as possible.
+/// The result of a program. All values from the agent that can be checked have been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReply {
     /// The number of the run, by which the agent keeps its output.
     pub call: u32,
-    /// Why it ended. A signal has a valid number.
+    /// Why the program ended. A signal has a valid number.
     pub end: End,
-    /// How its interpreter was started.
+    /// How the program's interpreter was started.
     pub start: Start,
     /// Wall time of the program, no longer than the call took.
     pub elapsed: Duration,
-    /// Wall time of all that the agent did for it, as the agent reports it.
+    /// Wall time of the agent's work for the run, as the agent reports it.
     pub agent_elapsed: Duration,
     /// Standard output, at most as much as was requested.
     pub stdout: CapturedOutput,
@@ -64,7 +64,7 @@ pub struct RunReply {
     pub changed_omitted: usize,
     /// Other facts that the sandbox reports, which may be anything.
     pub facts: Facts,
-    /// Its effect on the workspace, if it was a cell.
+    /// The effect on the workspace, if the program was a cell.
     pub cell: Option<CellReply>,
 }
 

@@ -1,4 +1,4 @@
-//! A call on its way: its frame goes out, its answer comes back, and the pump moves both over the stream.
+//! The path of a call: its frame goes out, its answer comes back, and the pump moves both over the stream.
 //!
 //! ```text
 //! begin --frame--> queue --> pump --> stream
@@ -71,7 +71,7 @@ impl Link {
         self.call_within(self.silence, request, body).await
     }
 
-    /// The same for a call that may take this time.
+    /// Makes a call that may take this time.
     pub(super) async fn call_within<R: Request>(
         &self,
         limit: Duration,
@@ -153,7 +153,7 @@ pub(super) struct Calls {
     last: AtomicU32,
     /// Calls up to this id were made by another server.
     others: AtomicU32,
-    /// Requests are kept until they are answered, to be written again if the stream is lost.
+    /// Whether requests are stored until they are answered, to be written again if the stream is lost.
     keeps: bool,
     /// Requests that were written, or count as written.
     sent: AtomicU64,
@@ -165,8 +165,8 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Waiting {
     sender: oneshot::Sender<Answer>,
-    /// Its request, and the number of requests that were written before it; `None` until it is written, or if requests
-    /// are not kept.
+    /// The call's request, and the number of requests that were written before it; `None` until the request is written,
+    /// or if requests are not stored.
     written: Option<(u64, Outgoing)>,
 }
 
@@ -388,7 +388,7 @@ async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> En
             other => return Ended::Broken(format!("a {other:?} frame from the agent")),
         };
         match calls.end(prefix.call) {
-            // The caller may no longer wait for it.
+            // The caller may no longer wait for the answer.
             Some(waiting) => drop(waiting.send(answer)),
             None if calls.is_of_another(prefix.call) => {}
             None => return Ended::Broken("an answer to no call".into()),
@@ -407,7 +407,7 @@ fn read_failure(head: &[u8]) -> Result<Failure, String> {
 /// (`src/heap.rs`), and the kernel clears what it maps: a third of the server's time for a download.
 const LARGE: usize = 256 << 10;
 
-/// Buffers that are kept for the next large frame, of any session.
+/// Maximum number of free buffers for the next large frames, of any session.
 const SPARE_BUFFERS: usize = 4;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
@@ -508,7 +508,7 @@ mod tests {
             calls.unreceived(received).iter().map(|frame| frame.call).collect::<Vec<_>>()
         };
         assert_eq!(again(2), numbers[2..]);
-        // None of these arrived, and then one did.
+        // The agent has received no further request, then one more.
         assert_eq!(again(2), numbers[2..]);
         assert_eq!(again(3), numbers[3..]);
         let (next, _waiting) = calls.begin();

@@ -23,7 +23,7 @@ impl SessionId {
         Self(format!("{MINTED}{}", &uuid[..12]).into())
     }
 
-    /// Whether it has the form of a minted id, and so was not chosen by a caller.
+    /// Whether the id has the form of a minted id, and so was not chosen by a caller.
     pub fn is_minted(&self) -> bool {
         let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
         let digits = self.0.strip_prefix(MINTED);

@@ -109,9 +109,9 @@ impl CellStatus {
 /// One output of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The text, in valid UTF-8. If something was left out, a line in its place says how much.
+    /// The text, in valid UTF-8. If a part was left out, a line in its place says how much.
     pub text: String,
-    /// Something was left out.
+    /// Whether a part of the output was left out.
     pub truncated: bool,
     /// The range of that line in the text.
     pub gap: Option<Range<usize>>,
@@ -121,6 +121,6 @@ pub struct Output {
     pub head: u64,
     /// The whole captured output, if tracebacks in the text were shortened.
     pub whole: Option<Bytes>,
-    /// The whole output is kept to be read later, if that is possible.
+    /// Whether the whole output is stored to be read later, if that is possible.
     pub is_kept: bool,
 }

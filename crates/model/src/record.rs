@@ -16,13 +16,13 @@ pub struct SessionRecord {
     pub caller: Principal,
     /// The session's name.
     pub session: SessionId,
-    /// The number that its URLs are bound to.
+    /// The number that the session's URLs are bound to.
     pub number: u64,
-    /// When its caller asked for it first.
+    /// When the session's caller asked for it first.
     pub since: Timestamp,
-    /// The workspace that it belongs to, if it belongs to one.
+    /// The workspace that the session belongs to, if it belongs to one.
     pub workspace: Option<WorkspaceId>,
-    /// Its own settings.
+    /// The session's own settings.
     pub own: OwnSettings,
 }
 

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Principal, SessionId};
 
-/// The key under which a session is kept or archived: a hash of its caller's name and its own.
+/// The key under which a session is saved or archived: a hash of its caller's name and its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey(String);
 
@@ -61,7 +61,8 @@ pub struct OwnSettings {
 }
 
 impl OwnSettings {
-    /// Whether the sandbox depends on them: one that was started before they were known does not have them.
+    /// Whether the sandbox depends on these settings: a sandbox that was started before they were known does not have
+    /// them.
     pub fn are_of_sandbox(&self) -> bool {
         self.memory.is_some() || self.ttl.is_some()
     }
@@ -85,7 +86,7 @@ pub enum LostReason {
     Expired(Duration),
     /// The session ended to make room for another session of its caller.
     Evicted,
-    /// Its sandbox ended unexpectedly.
+    /// The sandbox ended unexpectedly.
     Died,
     /// The session was to be saved when its server ended, and the saved state cannot be used.
     NotKept,

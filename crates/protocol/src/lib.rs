@@ -1,4 +1,5 @@
-//! The protocol between the server and the agent, PID 1 of every sandbox.
+//! The protocol between the server and the agent of a sandbox: PID 1 of a container, or the
+//! embedded engine's process.
 //!
 //! One byte stream in each direction carries frames ([`frame`]). The server sends requests, each
 //! under a call id of its own; the agent answers every request with exactly one reply or failure under the same id, in

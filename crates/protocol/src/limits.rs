@@ -17,7 +17,7 @@ pub const MAX_HOLD_MS: u64 = 3_600_000;
 /// The maximum number of files and folders in the data area, and in scratch space.
 pub const MAX_FILES: u32 = 16_384;
 
-/// The length from which an output is kept to be read later, cut or not: not every result has room for more. In
+/// The length from which an output is stored to be read later, cut or not: not every result has room for more. In
 /// characters as a result shows them, see [`shown_len`].
 pub const KEPT_FROM: usize = 14_000;
 
@@ -31,11 +31,11 @@ pub fn shown_len(bytes: &[u8]) -> usize {
     bytes.iter().map(of_byte).sum()
 }
 
-/// The maximum size of a kept output, in bytes: a hundred thousand lines. A program that produces more to be read can
+/// The maximum size of a stored output, in bytes: a hundred thousand lines. A program that produces more to be read can
 /// write a file.
 pub const MAX_KEPT: u64 = 8 << 20;
 
-/// The maximum number of runs whose outputs are kept; those of the oldest run are removed first.
+/// The maximum number of runs whose outputs are stored; those of the oldest run are removed first.
 pub const MAX_KEPT_RUNS: usize = 4;
 
 /// The maximum length of the line in a reply to [`Peek`](crate::message::Peek), in bytes: the end of a longer line.

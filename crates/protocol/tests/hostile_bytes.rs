@@ -21,7 +21,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .expect("the corpus is there")
         .map(|entry| entry.expect("readable").path())
-        // Files that a run of the fuzzer has added have no ending.
+        // Files that a run of the fuzzer has added have no extension.
         .filter(|path| path.extension().is_some_and(|ending| ending == "frame"))
         .map(|path| {
             let bytes = fs::read(&path).expect("readable");

@@ -69,7 +69,7 @@ impl Capture {
         }
     }
 
-    /// The kept bytes, as three pieces in order.
+    /// The captured bytes, as three pieces in order.
     pub fn pieces(&self) -> [&[u8]; 3] {
         [&self.head, &self.ring[self.next..], &self.ring[..self.next]]
     }
@@ -99,7 +99,7 @@ impl Capture {
         self.total > (self.head_cap + self.ring_cap) as u64
     }
 
-    /// The sizes of the kept parts, as they are sent.
+    /// The sizes of the captured parts, as they are sent.
     pub fn captured(&self) -> Captured {
         Captured { head: self.head.len(), tail: self.ring.len(), total: self.total }
     }

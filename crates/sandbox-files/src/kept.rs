@@ -1,7 +1,7 @@
-//! Long outputs, kept while there is room for them.
+//! Long outputs, stored while there is room for them.
 //!
 //! Each is a file without a name in the data area: it counts in that area's quota, is not visible there, and the kernel
-//! frees it with its descriptor. A short output has no file. Bytes that cannot be written are not kept, and the run
+//! frees it with its descriptor. A short output has no file. Bytes that cannot be written are not stored, and the run
 //! does not wait for them. Without a data area, the files are in memory.
 
 use std::{
@@ -36,28 +36,28 @@ use protocol::{
 
 use crate::files::read_up_to;
 
-/// The part of the data area that all kept outputs may take together is one in this number: the area is for the user's
-/// files.
+/// The part of the data area that all stored outputs may take together is one in this number: the area is for the
+/// user's files.
 const STORE_SHARE: u64 = 8;
 
-/// All kept outputs. The threads that run programs write them, and answers to requests read them.
+/// All stored outputs. The threads that run programs write them, and answers to requests read them.
 #[derive(Debug)]
 pub struct OutputStore {
-    /// The data area; `None` keeps outputs in memory.
+    /// The data area; `None` stores outputs in memory.
     data: Option<OwnedFd>,
     /// The maximum size of all outputs together, in bytes.
     room: u64,
     runs: Mutex<VecDeque<StoredRun>>,
 }
 
-/// The kept outputs of a run.
+/// The stored outputs of a run.
 #[derive(Debug)]
 struct StoredRun {
     call: u32,
     outputs: Vec<Arc<StoredOutput>>,
 }
 
-/// An output from its first byte on.
+/// The stored bytes of one output, from the first byte on.
 #[derive(Debug)]
 struct StoredOutput {
     stream: Stream,
@@ -75,23 +75,23 @@ impl StoredOutput {
 }
 
 impl OutputStore {
-    /// Keeps outputs in this data area.
+    /// Stores outputs in this data area.
     pub fn new(data: OwnedFd) -> Self {
         let room =
             fstatvfs(&data).map_or(0, |stat| stat.blocks() * stat.fragment_size() / STORE_SHARE);
         Self { data: Some(data), room, runs: Mutex::default() }
     }
 
-    /// Keeps outputs in memory, at most `room` bytes.
+    /// Stores outputs in memory, at most `room` bytes.
     pub fn in_memory(room: u64) -> Self {
         Self { data: None, room, runs: Mutex::default() }
     }
 
-    /// Answers [`Output`]: reads a piece of a kept output.
+    /// Answers [`Output`]: reads a piece of a stored output.
     ///
     /// # Errors
     ///
-    /// [`FailureCode::NotFound`] if it is not kept, [`FailureCode::System`] if it cannot be read.
+    /// [`FailureCode::NotFound`] if it is not stored, [`FailureCode::System`] if it cannot be read.
     pub fn read(&self, wanted: &Output) -> Result<(OutputDone, Vec<u8>), Failure> {
         // The lock is released before bytes are copied, so that others do not wait for it.
         let stored = self.find(wanted.run, wanted.stream);
@@ -106,7 +106,7 @@ impl OutputStore {
         Ok((done, bytes))
     }
 
-    /// Removes all kept outputs. Returns false if there were none.
+    /// Removes all stored outputs. Returns false if there were none.
     pub fn clear(&self) -> bool {
         let mut runs = self.lock();
         let had_some = !runs.is_empty();
@@ -139,7 +139,7 @@ impl OutputStore {
         Ok(stored)
     }
 
-    /// Removes the oldest runs, but never the newest, until `wanted` more bytes may be kept. Returns how many of them
+    /// Removes the oldest runs, but never the newest, until `wanted` more bytes may be stored. Returns how many of them
     /// may.
     fn make_room(&self, wanted: u64) -> u64 {
         let mut runs = self.lock();
@@ -158,14 +158,14 @@ impl OutputStore {
     }
 }
 
-/// Keeps one output of a run, from the first bytes that are appended.
+/// Stores one output of a run, from the first bytes that are appended.
 #[derive(Debug)]
 pub(crate) struct OutputSpool {
     store: Arc<OutputStore>,
     call: u32,
     stream: Stream,
     stored: Option<Arc<StoredOutput>>,
-    /// Nothing more can be kept.
+    /// Whether the store has no room for more bytes.
     full: bool,
 }
 
@@ -174,7 +174,7 @@ impl OutputSpool {
         Self { store, call, stream, stored: None, full: false }
     }
 
-    /// Keeps the next bytes, or as many of them as can be kept.
+    /// Stores the next bytes, or as many of them as can be stored.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         if self.stored.is_none() && !self.full {
             self.stored = self.store.begin(self.call, self.stream).ok();

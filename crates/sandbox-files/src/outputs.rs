@@ -92,7 +92,7 @@ pub struct Outputs {
     stderr: Output,
     /// The output that was written to last.
     newest: Stream,
-    /// None of the code has run yet.
+    /// Whether the interpreter still loads, so that no code has run yet.
     loading: bool,
 }
 

@@ -32,7 +32,8 @@ fn missing_file(stderr: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.replace(r"\\", r"\"))
 }
 
-/// The module in which the program did not find something, if the last line says so. A module of this name may have it.
+/// The module in which the program did not find a name, if the last line says so. A library's module of the same name
+/// may have that name.
 fn wanting_module(stderr: &str) -> Option<String> {
     let last = stderr.trim_end().rsplit('\n').next()?;
     let (kind, text) = last.split_once(": ")?;

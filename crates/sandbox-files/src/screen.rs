@@ -35,11 +35,11 @@ pub struct Screen {
     at: usize,
     /// An escape sequence that has begun.
     escape: Vec<u8>,
-    /// The beginning of the first held line was passed on.
+    /// Whether the beginning of the first held line was passed on.
     is_continued: bool,
-    /// The cursor was moved to the beginning of such a line, which cannot be changed any more.
+    /// Whether the cursor was moved to the beginning of such a line, which cannot be changed any more.
     is_before: bool,
-    /// A part of the last held line was overwritten or erased.
+    /// Whether a part of the last held line was overwritten or erased.
     is_redrawn: bool,
     fold: Fold,
 }
@@ -195,7 +195,7 @@ impl Screen {
                 self.obey(*order, parameters);
             }
         } else if is_over || self.escape.len() > MAX_ESCAPE {
-            // It is not a known sequence, and is shown as it is. The last byte may begin another sequence.
+            // The bytes are not a known sequence, and are shown as they are. The last byte may begin another sequence.
             let mut text = mem::take(&mut self.escape);
             if byte == 0x1B || is_control(byte) {
                 text.pop();
@@ -279,11 +279,11 @@ fn starts_character(byte: u8) -> bool {
 struct Fold {
     /// The newest whole line, with its end mark; empty if it was too long.
     line: Vec<u8>,
-    /// The number of its repeats.
+    /// The number of the line's repeats.
     repeats: u64,
     /// The start of the next line.
     begun: Vec<u8>,
-    /// The start of the next line was passed on, because the line is too long.
+    /// Whether the start of the next line was passed on, because the line is too long.
     is_long: bool,
 }
 

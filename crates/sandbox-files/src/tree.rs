@@ -128,7 +128,7 @@ pub fn to_json(entries: &[FileEntry], cap: usize) -> (Vec<u8>, usize) {
 ///
 /// # Errors
 ///
-/// If something cannot be read or written; what was copied before stays.
+/// If a file or folder cannot be read or written. Files that were copied before stay.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if !from.exists() {
         return Ok(());

@@ -41,7 +41,7 @@ impl Watch {
         self.limit_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Records that the server has sent something.
+    /// Records that the server has sent a frame.
     pub fn heard(&self) {
         self.heard_ms.store(self.now_ms(), Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ const fs = require('node:fs');
 const { isBuiltin } = require('node:module');
 const path = require('node:path');
 
-// The npm of the image; without an image it is that of the machine.
+// The npm of the image, or of the machine if there is no image.
 const PACKED = '/opt/sandbox/npm/bin/npm-cli.js';
 
 // Maximum number of characters of npm's messages that are passed on, and of bytes of its output that are read.
@@ -41,7 +41,7 @@ const at = (...names) => path.join(here, ...names);
 
 async function main() {
   const request = JSON.parse(fs.readFileSync(0, 'utf8'));
-  // The server keeps the deadline; this is for the case that it cannot end the process.
+  // The server keeps the deadline; this timer is for the case that the server cannot end the process.
   setTimeout(() => process.exit(1), (request.seconds + 5) * 1000).unref();
   for (const folder of ['home', 'project', 'tarballs']) fs.mkdirSync(at(folder));
   console.log(`looking for ${request.requirement}`);
@@ -173,7 +173,7 @@ async function get(npm, request) {
   if (done.code !== 0) return explained(npm, done, request);
   const { packages } = JSON.parse(fs.readFileSync(at('project', 'package-lock.json'), 'utf8'));
 
-  // Packages that are there stay as they are.
+  // Installed packages stay as they are.
   const moved = Object.keys(before).find((place) => place !== '' && packages[place]?.version !== before[place].version);
   if (moved !== undefined) {
     const reason = `${nameOf(moved, before[moved])} is there in version ${before[moved].version}`;
@@ -183,7 +183,7 @@ async function get(npm, request) {
   for (const [place, one] of Object.entries(packages)) {
     if (place === '' || place in before || one.inBundle) continue;
     if (!fits(one)) {
-      // One of several packages for different systems.
+      // The package is one of several alternatives for different systems.
       if (one.optional) continue;
       return { failed: 'platform', requirement: `${nameOf(place, one)}@${one.version}` };
     }
@@ -239,7 +239,7 @@ function fits({ os, cpu, libc }) {
   return isAmong(os, process.platform) && isAmong(cpu, process.arch) && isAmong(libc, ofC);
 }
 
-// Returns why npm failed, as far as that is known.
+// Returns why npm failed, if that is known.
 async function explained(npm, { stdout, stderr, isTooLarge }, request) {
   if (isTooLarge || /ENOSPC|EDQUOT/.test(stdout + stderr)) return { failed: 'too_large' };
   let error = {};

@@ -37,8 +37,8 @@ const GIVE_UP_MS = 20;
 const INTERRUPT_MS = 60;
 const CLEAN_MS = 50;
 
-// Time for which leftovers of earlier cells, such as a timer, may delay the next cell before they are interrupted. A
-// cell that is cancelled meanwhile hears of it afterwards, and the agent does not wait for long.
+// Time for which leftovers of earlier cells, such as a timer, may delay the next cell before they are interrupted. If
+// the next cell is cancelled meanwhile, it is interrupted only after this time, and the agent does not wait for long.
 const LEFT_OVER_MS = 150;
 
 if (isMainThread) main();
@@ -69,8 +69,8 @@ function listen() {
   const answered = (number, ms) => until(CLEANED, (value) => value >= number, ms);
   const isOver = (number, ms) => until(RUNNING, (value) => value !== number, ms);
 
-  // Waits until the main thread is back in its event loop, and interrupts what prevents that. The main thread has then
-  // noticed each interruption, because it checks for them before it does anything, and none can hit the next cell.
+  // Waits until the main thread is back in its event loop, and interrupts code that prevents that. The main thread has
+  // then noticed each interruption, because it checks for them before it does anything, and none can hit the next cell.
   const clean = () => {
     for (;;) {
       cleaned += 1;
@@ -212,7 +212,7 @@ function main() {
       }
       done(failed);
     }
-    // As in any Node, it cannot be closed.
+    // As in any Node, the stream cannot be closed.
     _destroy(error, done) {
       done(error);
     }
@@ -235,7 +235,7 @@ function main() {
   const outputs = { __proto__: null, stdout: new Output(1), stderr: new Output(2) };
   provide(process, 'stdout', outputs.stdout);
   provide(process, 'stderr', outputs.stderr);
-  // Not Node's own console: the inspector keeps the last thousand values that are given to that.
+  // Node's own console is not used: the inspector stores the last thousand values that are passed to it.
   provide(globalThis, 'console', new Console({ ...outputs }));
 
   let stdin = null;
@@ -298,8 +298,8 @@ function main() {
     for (;;) wait(shared, EXITED, 1);
   };
 
-  // A signal to the own process id means the end to Node, which first disconnects the inspector. A signal to any thread
-  // is one to the process as well, and the threads that V8 works with live as long as the process.
+  // A signal to the process's own id ends Node, which first disconnects the inspector. A signal to any thread is one to
+  // the process as well, and the threads that V8 works with live as long as the process.
   const { _kill: kill, pid: self } = process;
   const thread = Number(fs.readdirSync('/proc/self/task').find((id) => Number(id) !== self) ?? self);
   process._kill = (pid, signal) => kill(pid === self && signal !== 0 ? thread : pid, signal);
@@ -322,7 +322,7 @@ function main() {
     try {
       const isError = types.isNativeError(error) || error instanceof Error;
       text = isError ? inspect(error) : `Uncaught ${inspect(error)}`;
-      // This is its form if there is no frame.
+      // The stack has this form if there is no frame.
       if (isError && text.startsWith('[') && text.endsWith(']')) text = text.slice(1, -1);
     } catch {
       return 'Uncaught: an error that cannot be shown';
@@ -403,7 +403,8 @@ function main() {
   // garbage before that.
   const unsettled = new Set();
 
-  // Starts a cell. Returns its promise, which is the first that is made then, or the error in its syntax.
+  // Starts a cell. Returns the cell's promise, which is the first promise that its evaluation makes, or the syntax
+  // error.
   const evaluate = (number, code) => {
     let promise;
     const stop = onPromise((made) => {
@@ -636,7 +637,7 @@ function main() {
       const name = lexical[i];
       if (name.startsWith('_')) continue;
       const answer = post('Runtime.evaluate', { expression: name, silent: true, objectGroup: 'look' });
-      // Declared, and its cell has not got that far.
+      // The variable is declared, but its cell has not reached the declaration.
       if (answer === null || answer.exceptionDetails !== undefined) continue;
       add(name, take(answer.result));
     }

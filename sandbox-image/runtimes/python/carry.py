@@ -41,7 +41,7 @@ MAX_HEAD = 1 << 20
 
 
 class Left(Exception):
-    """Leaves a variable behind, for this reason."""
+    """The reason why a variable is not saved."""
 
 
 class TooMuch(Left):
@@ -100,7 +100,7 @@ def pickler(namespace):
 
 @contextlib.contextmanager
 def no_longer_than(seconds):
-    """Interrupts Python code after this time. Code that runs no Python is not interrupted: the agent gives up then."""
+    """Interrupts Python code after this time. It cannot interrupt other code: then the agent gives up."""
 
     def interrupt(*_):
         raise Left("it takes too long")

@@ -10,7 +10,7 @@ import json
 import sys
 import types
 
-# For use after a program has run: it may have deleted any of these.
+# Imported now, because the program may delete any of these.
 from builtins import *
 
 # As in the module `ast`, which is not imported here, so that programs do not find it loaded.

@@ -15,7 +15,7 @@ import sys
 import zipfile
 from importlib import metadata
 
-# The pip of the image; without an image it is that of the interpreter.
+# The pip of the image, or of the interpreter if there is no image.
 PACKED = "/opt/sandbox/pip.zip"
 
 # Ends a process when the one that has started it ends, however that happens.
@@ -89,7 +89,7 @@ LOG = "pip.log"
 # Maximum number of bytes of pip's output that are read.
 MAX_SAID = 1 << 20
 
-# The errors with which pip fails if it is stopped, and the one for which it is killed.
+# The messages of GUARDED when it refuses a package, and the message after pip was killed for its size.
 BY_ADDRESS, LOCAL = "a package by its address is not taken", "files of this machine are not taken"
 TOO_LARGE = "it is larger than packages may be"
 
@@ -98,7 +98,7 @@ def main():
     exec(ENDS_WITH_ITS_PARENT, {})
     request = json.load(sys.stdin)
     here = os.getcwd()
-    # The server keeps the deadline; this is for the case that it cannot end the process.
+    # The server keeps the deadline; this alarm is for the case that the server cannot end the process.
     signal.alarm(request["seconds"] + 5)
     home = os.path.join(here, "home")
     os.makedirs(home)
@@ -189,7 +189,7 @@ def written():
 def get(request, environment):
     global limit
     limit = request["bytes"] + BESIDE
-    # Packages that are there stay as they are.
+    # Installed packages stay as they are.
     pure_for, there = request["pure_for"], {}
     if not pure_for:
         there = {plain(known.name): known.version for known in metadata.distributions() if known.name}
@@ -223,7 +223,7 @@ def get(request, environment):
             project, version = name.split("-")[:2]
             by_name[plain(project), version] = name
         for one in found:
-            # A version may be written in several ways; the project is there once.
+            # A version may be written in several ways; each project occurs once.
             files = [name for (project, _), name in by_name.items() if project == plain(one["name"])]
             one["file"] = files[0] if len(files) == 1 else None
     name = re.match(r"[\w.-]+", request["requirement"])[0]
@@ -241,7 +241,7 @@ def wheels_for(request):
 
 
 def stand_ins(present):
-    """Writes empty wheels for the packages that are there and that pip does not know: it would look for pure ones."""
+    """Writes empty wheels for installed packages that pip does not know: pip would look for pure wheels of them."""
     os.makedirs("there")
     for name, version in present.items():
         stem = f"{name.replace('-', '_')}-{version}"
@@ -266,7 +266,7 @@ def plain(name):
 
 
 def explained(done, request, environment):
-    """Returns why pip failed, as far as that is known."""
+    """Returns why pip failed, if that is known."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     text = "\n".join(lines)
     if TOO_LARGE in text or "No space left" in text or "Disk quota" in text:
@@ -278,8 +278,8 @@ def explained(done, request, environment):
         return {"failed": "index", "reason": "The index sent more than can be read"}
     # pip names the requirements that conflict on its standard output, up to a blank line.
     if conflict := re.search(r"conflict is caused by:\n(.*?)\n\s*\n", done.stdout + "\n\n", re.DOTALL):
-        # A version that does not exist conflicts with the one that is there, too: asked for it alone, pip says which it
-        # is.
+        # pip also reports a conflict if the version does not exist. A request for this version alone distinguishes the
+        # two.
         alone = ["--dry-run", "--no-deps", "--ignore-installed", *wheels_for(request)]
         if request["pure_for"]:
             alone += ["--target", "nowhere"]
@@ -307,7 +307,7 @@ def explained(done, request, environment):
 
 
 def unreachable():
-    """Returns why an index could not be reached, if one could not. pip then treats it as one that has nothing."""
+    """Returns why an index could not be reached, if one could not. pip treats such an index as empty."""
     with open(LOG, errors="replace") as file:
         failed = re.findall(r"Could not fetch URL \S+: (.*) - skipping", file.read(MAX_SAID))
     return next((why for why in failed if not why.startswith("404")), None)

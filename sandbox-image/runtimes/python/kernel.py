@@ -50,7 +50,7 @@ import time
 import types
 import warnings
 
-# For use after cells have run: they may have replaced or deleted any of these.
+# Imported now, because cells may replace or delete any of these.
 from builtins import *
 from json import dumps as render, loads as parse
 from os import _exit, close, dup, dup2, fstat, getpid, getppid, listdir, lseek, open as open_file, waitpid
@@ -92,8 +92,8 @@ MADV_POPULATE_WRITE = 23
 
 PAGE = getpagesize()
 
-# The most pages that a kernel copies ahead after it has been copied itself, which is what a copy costs at least, the
-# longest stretch of them, and the number of pages of which one is left out.
+# Maximum number of pages that a kernel copies ahead after it has been copied itself, which is what a copy costs at
+# least, the longest stretch of them, and the number of pages of which one is left out.
 MAX_HOT, MAX_STRETCH, DOUBTED = 2048, 256, 16
 
 # The file that says which pages a process has. gVisor has no such file.
@@ -133,7 +133,7 @@ class Kernel:
             sys.modules["__mp_main__"] = main
         self.shell = shells.make(main, data)
         self.shell.warm_up()
-        # Nothing that exists now is garbage; a collection would touch all of it, and so have each page copied.
+        # No object that exists now is garbage. A collection would touch all objects, and so cause a copy of each page.
         gc.collect()
         gc.freeze()
         self.hot = HotPages()
@@ -491,9 +491,9 @@ def positions():
 
 
 class HotPages:
-    """Memory that cells write again and again, as far as that can be seen. After a copy has been made, the first write
-    to each page costs a cell a microsecond or more, and there are hundreds of pages: they are copied ahead, while no
-    call waits. A few in turn are not, to see whether they are still written."""
+    """Memory that cells write again and again, if the system shows which pages were written. After a copy has been
+    made, the first write to each page costs a cell a microsecond or more. There are hundreds of such pages, so the
+    kernel copies them ahead, while no call waits. It leaves out some in turn, to see whether they are still written."""
 
     def __init__(self):
         self.pages = set()

@@ -1,7 +1,7 @@
 """Takes the place of pip, conda, uv, npm and apt: there is no network, so nothing can be installed.
 
-Says so at once, in one line, and names what is there instead. `pip list`, `freeze` and `show` work. Root, who builds
-images on this one, gets the real program.
+Says so at once, in one line, and names the installed replacements. `pip list`, `freeze` and `show` work. Root, who
+builds images on this one, gets the real program.
 """
 
 import os

@@ -17,7 +17,7 @@ import struct
 import sys
 
 want = json.load(sys.stdin)
-# A pod has no field for some settings of a container: those checks report what is there instead.
+# A pod has no field for some settings of a container: those checks report the replacement.
 pod = want.get("pod", False)
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -85,7 +85,8 @@ def system_calls():
         # gVisor's own kernel answers these; none of them reaches the host's.
         told("system calls", None, "answered by gVisor's own kernel, not the host's")
     elif pod:
-        # Pods have the runtime's own filter. None of those lets through what gives access to others or to the kernel.
+        # Pods have the runtime's own filter. No such filter allows calls that give access to other processes or the
+        # kernel.
         grave = {"mount", "setns", "bpf", "init_module", "kexec_load", "process_vm_readv", "pidfd_getfd"}
         through = grave.intersection(allowed)
         rest = ", ".join(name for name in allowed if name not in grave) or "none"
@@ -218,8 +219,7 @@ def environment():
     leaked = [v for v in strange if v.startswith(("SANDBOX_", "DOCKER_", "SSH_", "AWS_"))]
     told("no host environment", not leaked, leaked or "%d variables" % len(os.environ))
     inherited = [fd for fd in range(3, 256) if attempt(lambda fd=fd: os.fstat(fd)) is None]
-    # A program that the fork server has started has two of its own: the file to which it writes its stack, and its link
-    # to the agent.
+    # A program of the fork server has two descriptors of its own: the file for its stack, and its link to the agent.
     strange = [] if inherited == [60, 61] else inherited
     told("no inherited files", not strange, strange or "none")
 

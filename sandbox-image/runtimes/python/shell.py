@@ -167,7 +167,7 @@ def notebook_shell(main, data):
 
         def showtraceback(self, exc_tuple=None, *args, **more):
             kind = exc_tuple[0] if exc_tuple else sys.exc_info()[0]
-            # SystemExit is an end, and not an error.
+            # SystemExit ends the cell and is not an error.
             if kind is None or not issubclass(kind, SystemExit):
                 name_modules(self.compile._filename_map)
                 super().showtraceback(exc_tuple, *args, **more)

@@ -44,7 +44,7 @@ libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 import gc
 
-# Nothing that an import makes is garbage; looking for garbage takes a tenth of the loading time.
+# Imports make no garbage, and the search for garbage takes a tenth of the loading time.
 gc.disable()
 
 import atexit
@@ -67,7 +67,7 @@ import time
 import types
 import warnings
 
-# For use after a program has run: it may have replaced or deleted any of these.
+# Imported now, because the program may replace or delete any of these.
 from _io import _IOBase
 from builtins import *
 from gc import get_objects, get_stats
@@ -145,7 +145,7 @@ HOME = "/opt/sandbox/home"
 MATPLOTLIB = HOME + "/.config/matplotlib"
 MATPLOTLIBRC = MATPLOTLIB + "/matplotlibrc"
 
-# The fork server's environment as far as it differs from a run's.
+# The variables of the fork server's environment that differ from a run's.
 ENVIRONMENT = {"HOME": HOME, "MPLCONFIGDIR": MATPLOTLIB, "MATPLOTLIBRC": MATPLOTLIBRC}
 
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -467,7 +467,7 @@ def prepare(files, study, awaited, kernel):
     gc.freeze()
     become_main()
     if awaited or kernel:
-        # While a run is in progress, the fork server may be stopped and would not reap.
+        # While a run is in progress, the fork server may be stopped, and a stopped process does not reap.
         wait_for_orphanhood()
     if not study:
         give_to_the_user()

@@ -20,7 +20,7 @@ use crate::http::error::Result;
 /// Time for data that a client still sends after a refusal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Most bytes that are read after a refusal.
+/// Maximum number of bytes that are read after a refusal.
 const MAX_DRAINED_BYTES: usize = 64 << 20;
 
 /// A body that may be only partly read when the upload is refused.

@@ -1,7 +1,7 @@
 //! Files into a sandbox, streamed.
 //!
 //! - [`mod@put`]: a file as the body; [`form`]: the files of a form; [`pages`]: the page with that form.
-//! - [`target`]: the file that a request may write; [`drain`]: reads what is still sent after a refusal.
+//! - [`target`]: the file that a request may write; [`drain`]: reads the rest of a body after a refusal.
 
 mod drain;
 mod form;
@@ -19,5 +19,5 @@ pub(super) use self::{
 /// Memory of an upload, in bytes: pieces in transit, and the bytes between the files of a form.
 const UPLOAD_BYTES: usize = MAX_BETWEEN + (768 << 10);
 
-/// Most bytes of a form that belong to no file.
+/// Maximum number of bytes of a form that belong to no file.
 const MAX_BETWEEN: usize = 256 << 10;

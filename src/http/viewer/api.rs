@@ -40,10 +40,10 @@ use crate::{
     signed_urls::{Base, Grant, SessionKey, SignedUrls},
 };
 
-/// Images shown of each session.
+/// Maximum number of images shown of each session.
 const MAX_IMAGES: usize = 3;
 
-/// Most runs of a session that are shown, the newest, and most bytes of their texts. The
+/// Maximum number of runs of a session that are shown, the newest, and of bytes of their texts. The
 /// [notebook](crate::http::notebook) has all remembered runs.
 const MAX_RUNS: usize = 50;
 const MAX_BYTES: usize = 256 << 10;
@@ -55,7 +55,7 @@ const MAX_CODE_BYTES: usize = 16 << 10;
 /// traceback names the error.
 const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
-/// Artifacts of a run that are shown.
+/// Maximum number of artifacts of a run that are shown.
 const MAX_ARTIFACTS: usize = 20;
 
 /// `GET /sessions`: the caller's sessions.
@@ -129,7 +129,7 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, links)).into_response())
 }
 
-/// The same for an archived session: its files.
+/// The files of an archived session.
 async fn of_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,

@@ -65,7 +65,7 @@ pub(super) enum Update {
     None(Tag),
 }
 
-/// Waits until there is something that the client does not know, for as long as it asked.
+/// Waits for a state that the client does not know, at most for the time that it asked for.
 pub(super) async fn update(
     asked: &HeaderMap,
     waiters: &Waiters,

@@ -57,7 +57,7 @@ fn is_stream(response: &Answer) -> bool {
     has_type(response.headers(), EVENT_STREAM)
 }
 
-/// Brings an answer of rmcp into this form. `id` is that of the request.
+/// Converts an answer of rmcp to this form. `id` is the request's id.
 pub(super) fn formed(answering: Answering, form: Form, id: Value) -> Answering {
     async move {
         let response = answering.await;

@@ -13,17 +13,17 @@ use std::{collections::HashMap, sync::Arc};
 use model::Principal;
 use tokio::time::Instant;
 
-/// An MCP session as the choice sees it.
+/// The properties of an MCP session that decide whether it is evicted.
 #[derive(Debug, Clone)]
 pub(super) struct Open<'a> {
     pub(super) id: &'a Arc<str>,
     pub(super) principal: &'a Principal,
-    /// Whether a stream of it is open, or a request of it is in progress.
+    /// Whether a stream of the MCP session is open, or a request of it is in progress.
     pub(super) in_use: bool,
     pub(super) last_used: Instant,
 }
 
-/// Most sessions of one principal: four fifths of all places.
+/// Maximum number of sessions of one principal: four fifths of all places.
 fn share(places: usize) -> usize {
     (places * 4 / 5).max(1)
 }

@@ -27,7 +27,7 @@ impl Form {
             Method::POST if json == 0 && events == 0 => None,
             Method::POST if json == 0 || events > json => Some(Self::Events),
             Method::POST if events == 0 || !streams => Some(Self::Json),
-            // A POST that expects messages and accepts both forms; or another method, which has no answer in either
+            // Either a POST that expects messages and accepts both forms, or another method, whose answer has neither
             // form.
             _ => Some(Self::Either),
         }

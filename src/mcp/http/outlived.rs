@@ -30,7 +30,7 @@ const SEPARATOR: char = '.';
 /// Length of the hash in a name, in bytes.
 const HASH: usize = 16;
 
-/// Most sessions that are remembered as ended here.
+/// Maximum number of sessions that are remembered as ended here.
 const MAX_ENDED: usize = 4096;
 
 /// The protocol version of clients that do not name one (`MCP-Protocol-Version`, revision 2025-06-18).
@@ -100,7 +100,7 @@ impl Ended {
 #[derive(Debug, Default)]
 pub(super) struct GoingOn(Mutex<Vec<(Arc<str>, String)>>);
 
-/// Most sessions that are about to continue; there are never more at the same moment.
+/// Maximum number of sessions that are about to continue; there are never more at the same moment.
 const MAX_GOING_ON: usize = 256;
 
 impl GoingOn {

@@ -1,28 +1,28 @@
-//! How much fits into one message. Clients drop a connection over one that is larger, and with it every session they
-//! have: Python clients over HTTP and Claude Desktop at 1 MiB, TypeScript clients at 10 MiB.
+//! The sizes that fit into one message. Clients drop a connection over a larger message, and with it all their
+//! sessions: Python clients over HTTP and Claude Desktop at 1 MiB, TypeScript clients at 10 MiB.
 
 use serde_json::Value;
 
-/// Most bytes of a message.
+/// Maximum number of bytes of a message.
 pub(in crate::mcp) const MESSAGE: usize = 1_000_000;
 
-/// Most bytes of a page of text in a message.
+/// Maximum number of bytes of a page of text in a message.
 pub(in crate::mcp) const PAGE: usize = MESSAGE / 10 * 9;
 
-/// Most bytes of an image, which base64 makes larger by a third; larger ones are scaled down.
+/// Maximum number of bytes of an image, which base64 makes larger by a third; larger ones are scaled down.
 pub(in crate::mcp) const IMAGE: u64 = 700_000;
 
-/// Most bytes of a file as a resource, which base64 makes larger by a third.
+/// Maximum number of bytes of a file as a resource, which base64 makes larger by a third.
 pub(in crate::mcp) const RESOURCE: u64 = 700_000;
 
-/// Most bytes of a part of a file, which base64 makes larger by a third, and which a message contains twice, as text
-/// and as structured content.
+/// Maximum number of bytes of a part of a file, which base64 makes larger by a third, and which a message contains
+/// twice, as text and as structured content.
 pub(in crate::mcp) const BASE64: u64 = 350_000;
 
-/// Most bytes of listed files, see [`encoded_size`].
+/// Maximum number of bytes of listed files, see [`encoded_size`].
 pub(in crate::mcp) const LISTING: usize = 900_000;
 
-/// Most characters of a result's JSON, with default settings: clients put a longer one into a file, where
+/// Maximum number of characters of a result's JSON, with default settings: clients put a longer one into a file, where
 /// a model has to look for it.
 pub(in crate::mcp) const MAX_CHARS: usize = 39_900;
 

@@ -19,16 +19,16 @@ pub(in crate::mcp) struct TextField<'a> {
     pub(in crate::mcp) output: &'a Output,
     /// The field that says that it was truncated.
     pub(in crate::mcp) mark: &'static str,
-    /// Whether `read_output` has all of it.
+    /// Whether `read_output` has the whole output.
     pub(in crate::mcp) is_kept: bool,
 }
 
 /// The limits of a result, see [`fit`].
 #[derive(Debug, Clone, Copy)]
 pub(in crate::mcp) struct Room {
-    /// Most characters of the JSON, as clients count them.
+    /// Maximum number of characters of the JSON, as clients count them.
     chars: usize,
-    /// Most bytes of the message.
+    /// Maximum number of bytes of the message.
     bytes: usize,
 }
 
@@ -44,7 +44,7 @@ impl Room {
 /// Bytes of each output for which there is room in [`MAX_CHARS`].
 const USUAL_OUTPUT: usize = 20_000;
 
-/// Shortens a result until it fits: the longest text first, but no kept text below [`KEPT_FROM`], above which
+/// Shortens a result until it fits: the longest text first, but no stored text below [`KEPT_FROM`], above which
 /// `read_output` always has it; and then the list of files, which `list_artifacts` has as well.
 pub(in crate::mcp) fn fit(result: &mut Value, texts: &[TextField<'_>], room: Room) {
     let mut most = room.chars;
@@ -59,7 +59,7 @@ pub(in crate::mcp) fn fit(result: &mut Value, texts: &[TextField<'_>], room: Roo
     }
 }
 
-/// Characters of a field that says that an output was truncated, and of the output's quotes.
+/// Number of characters of a field that says that an output was truncated, and of the output's quotes.
 const TRUNCATED: usize = 30;
 
 /// Number of characters below which no result can be too large for a message.
@@ -78,7 +78,7 @@ fn fit_chars(result: &mut Value, texts: &[TextField<'_>], most: usize) {
     for ((TextField { field, output, mark, is_kept }, size), share) in
         texts.iter().zip(&sizes).zip(shares(&sizes, room))
     {
-        // An output that is not kept leaves the kept ones the room that they need.
+        // An output that is not stored is shortened further, to leave room for outputs that are stored.
         let limit =
             if *is_kept { share.max(KEPT_FROM) } else { share.min(room.saturating_sub(least)) };
         let total = if output.truncated { output.total } else { output.text.len() as u64 };

@@ -18,19 +18,19 @@ const MAX_FILE_BYTES: u64 = 5_000_000;
 /// Bytes that a message needs besides its text, which is there twice, and its images: links, envelope.
 pub(in crate::mcp) const ENVELOPE: usize = 80_000;
 
-/// Most bytes of names and URLs in links.
+/// Maximum number of bytes of names and URLs in links.
 pub(in crate::mcp) const MAX_LINK_BYTES: usize = 64_000;
 
-/// Fewest bytes in which an image can still be read.
+/// Minimum number of bytes in which an image can still be read.
 const MIN_IMAGE_BYTES: usize = 8_000;
 
 /// Longest side in pixels: model interfaces scale what is longer down to this, and some refuse what is
 /// longer than 2000.
 pub(in crate::mcp) const MAX_SIDE: u32 = 1568;
 
-/// Most pixels of a chart in a result whose longest side may have `side` pixels: those of a rectangle that is seven
-/// eighths as wide as it is long. Models pay by the pixel: with the default, a square chart and all texts about it cost
-/// less than 1,500 tokens.
+/// Maximum number of pixels of a chart in a result whose longest side may have `side` pixels: those of a rectangle that
+/// is seven eighths as wide as it is long. Models pay by the pixel: with the default, a square chart and all texts
+/// about it cost less than 1,500 tokens.
 fn inline_pixels(side: u32) -> u64 {
     u64::from(side) * u64::from(side) / 8 * 7
 }
@@ -94,7 +94,7 @@ impl<'a> Inline<'a> {
         self.fitted(file).await
     }
 
-    /// The same for an image that was read before.
+    /// Fits an image that was read before.
     pub(in crate::mcp) async fn fitted(
         &mut self,
         file: Bytes,
@@ -113,7 +113,7 @@ impl<'a> Inline<'a> {
         Ok(Some(ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime)))
     }
 
-    /// Most bytes of the next image; `None` if no further image may be shown.
+    /// Maximum number of bytes of the next image; `None` if no further image may be shown.
     fn room(&self) -> Option<usize> {
         let bytes = self.services.sessions.config().inline_image_bytes.min(self.bytes);
         (self.left > 0 && bytes >= MIN_IMAGE_BYTES).then_some(bytes)

@@ -13,7 +13,7 @@ pub(in crate::mcp) struct Kind {
     pub(in crate::mcp) advice: String,
 }
 
-/// A kind of file: its name, the endings of such files, where and how they all start, and the call that
+/// A kind of file: its name, the extensions of such files, the offset and bytes of their signature, and the call that
 /// opens one, with `{}` for its path.
 struct Known(&'static str, &'static [&'static str], Magic, Option<&'static str>);
 
@@ -33,8 +33,8 @@ impl Known {
     }
 }
 
-/// All known kinds. The first that matches wins: by its ending and its start, or only by its start. So among kinds that
-/// start alike, the most general one is the last.
+/// All known kinds. The first kind that matches wins: by its extension and its signature, or by its signature alone. So
+/// the most general kind with a signature is the last.
 const KNOWN: &[Known] = &[
     Known("PDF document", &["pdf"], Some((0, PDF)), Some("pypdf.PdfReader({})")),
     Known(

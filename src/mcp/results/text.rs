@@ -11,7 +11,7 @@ use super::{budget::encoded_size, kind};
 /// full.
 pub(in crate::mcp) const PAGE: u64 = 30_000;
 
-/// Most bytes of a page.
+/// Maximum number of bytes of a page.
 pub(in crate::mcp) const MAX_PAGE: u64 = 100_000;
 
 /// Largest offset: whole numbers beyond it are no longer exact in clients whose numbers are all floating.
@@ -49,7 +49,7 @@ pub(in crate::mcp) fn page(
 }
 
 /// The start and the end of an output, with a line between that says how much of its `total` bytes was left out and, if
-/// it is kept, how to read it, so that all of it takes at most `most` characters in JSON. The text in the `gap` is
+/// it is stored, how to read it, so that all of it takes at most `most` characters in JSON. The text in the `gap` is
 /// always left out. `None` if the result would not be shorter.
 pub(in crate::mcp) fn without_middle(
     text: &str,
@@ -81,7 +81,7 @@ pub(in crate::mcp) fn without_middle(
     (line.len() < tail - head).then(|| format!("{}{line}{}", &text[..head], &text[tail..]))
 }
 
-/// Most characters of the line that says what was left out.
+/// Maximum number of characters of the line that says what was left out.
 const MAX_MARKER: usize = 120;
 
 /// Takes the length of a character in JSON from `left`; false if it is longer.
@@ -177,7 +177,7 @@ mod tests {
         let shorter = without_middle(&text, None, 300, 800, false).expect("shorter");
         assert!(!shorter.contains("read_output") && shorter.contains("print what is needed of it"));
         assert_eq!(without_middle("short", None, 1000, 5, true), None);
-        // If something was left out before, there is one cut, which counts all of it.
+        // If a part was left out before, there is one cut, which counts all omitted bytes.
         let cut =
             format!("{}\n[... 9000 bytes left out ...]\n{}", "a".repeat(100), "b".repeat(300));
         let gap = 100..cut.len() - 300;

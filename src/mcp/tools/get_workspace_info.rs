@@ -27,10 +27,10 @@ use crate::{
     sessions::{Inspect, Inspected, List, Listing},
 };
 
-/// Most runs in a result.
+/// Maximum number of runs in a result.
 const MAX_RUNS: usize = 20;
 
-/// Most variables in a result: the newest.
+/// Maximum number of variables in a result: the newest.
 const MAX_VARIABLES: usize = 100;
 
 pub(in crate::mcp) struct GetWorkspaceInfo;
@@ -83,7 +83,7 @@ impl Tool for GetWorkspaceInfo {
             return Ok(success(nothing).into());
         };
         let gone = || sessions.gone(&opened.id);
-        // A session that is kept on disk is not registered before its first operation.
+        // A session that hibernates on disk is not registered before its first operation.
         let there = sessions.get(&opened.id);
         let is_running = there.is_some_and(|it| it.info().history.running().is_some());
         let inspected = if is_running {

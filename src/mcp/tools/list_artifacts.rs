@@ -21,14 +21,14 @@ use crate::{
     },
 };
 
-/// Most files of one page.
+/// Maximum number of files of one page.
 const PAGE: usize = 50;
 
-/// Most files that each have a URL of their own. If there are more, one template of URLs stands for all, as a URL is
-/// most of what a file costs.
+/// Maximum number of files that each have a URL of their own. If there are more, one template of URLs stands for all,
+/// as a URL is most of what a file costs.
 const MAX_WITH_URLS: usize = 5;
 
-/// Characters that a page needs besides its files.
+/// Number of characters that a page needs besides its files.
 const ENVELOPE: usize = 2_000;
 
 pub(in crate::mcp) struct ListArtifacts;

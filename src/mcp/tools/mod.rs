@@ -188,7 +188,7 @@ impl Offered {
         }
     }
 
-    /// Whether its call takes the message's long string, and releases the message itself.
+    /// Whether the tool's call takes the message's long string, and releases the message itself.
     pub(super) fn reads_long_text(&self) -> bool {
         match self {
             Self::BuiltIn(checked) => checked.tool.reads_long_text,

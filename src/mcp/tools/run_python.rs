@@ -130,7 +130,7 @@ pub(super) fn python(template: &Template) -> String {
 
 /// Advice for clients that give up early; nothing else can be done for them.
 pub(super) fn client_timeout(config: &Config) -> String {
-    // The usual timeout of clients that have one.
+    // The usual timeout of clients that have a timeout.
     const USUAL_TIMEOUT_S: u64 = 60;
     if config.exec_timeout.as_secs() <= USUAL_TIMEOUT_S {
         return String::new();

@@ -88,7 +88,7 @@ pub(super) fn optional_session() -> Value {
     json!({ "type": "string" })
 }
 
-/// The field that tells a client that it has no workspace yet.
+/// The field of a result that says that the client has no workspace yet.
 pub(super) fn no_workspace() -> Value {
     json!({ "type": "null", "description": "Null if there is no workspace yet; otherwise absent." })
 }

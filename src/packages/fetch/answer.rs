@@ -50,13 +50,13 @@ pub(super) enum Answer {
 #[derive(Deserialize)]
 #[serde(tag = "failed", rename_all = "snake_case")]
 pub(super) enum Failed {
-    /// There is no wheel that fits; `sources` are the versions that exist in another form.
+    /// No wheel fits; `sources` are the versions that the index has in another form.
     Missing { requirement: String, sources: Vec<String> },
-    /// There are only compiled wheels.
+    /// The index has only compiled wheels.
     Compiled { requirement: String },
     /// The package is made for other systems.
     Platform { requirement: String },
-    /// There is no such version; `versions` are those that exist.
+    /// The requested version does not exist; `versions` do.
     Version { requirement: String, versions: Vec<String> },
     /// The package conflicts with packages that are present.
     Conflict { reason: String },
@@ -240,7 +240,7 @@ fn explained(failed: Failed, wanted: &Requirement, most: u64) -> Fault {
     Fault::new(kind, why)
 }
 
-/// A requirement without the condition under which pip needs it, such as an extra.
+/// A requirement without its environment marker, such as `extra == "http2"`.
 pub(super) fn plain(requirement: &str) -> &str {
     requirement.split(';').next().unwrap_or_default().trim_end()
 }

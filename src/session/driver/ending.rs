@@ -1,5 +1,5 @@
-//! How a session ends: the run in progress is stopped, every caller is answered, and the sandbox is removed before its
-//! permit is free. If the sandbox outlives this server, it is left to the next one instead.
+//! The end of a session: the task stops the run in progress, answers every caller, and removes the sandbox before it
+//! frees the permit. If the sandbox outlives this server, the task leaves it to the next server instead.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) enum Ending {
     Closed(Option<Reply<()>>),
     Died,
     Expired,
-    /// Its permit goes to the caller that waits for it.
+    /// The session's permit goes to the caller that waits for it.
     Evicted(Reply<Option<OwnedSemaphorePermit>>),
     Shutdown,
 }

@@ -1,5 +1,5 @@
 //! A run, from the command to the answer: it begins if the rules allow it, is observed if its caller wants its
-//! progress, is killed when it is no longer wanted, and its end is reported.
+//! progress, and is killed when its caller or the session no longer wants it. Then the task reports its end.
 
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,9 @@ pub(super) struct CurrentRun {
     language: RuntimeName,
     is_cell: bool,
     timeout: Duration,
-    /// When it is killed at the latest.
+    /// When the run is killed at the latest.
     deadline: Instant,
-    /// Cancelled when its caller no longer waits for it.
+    /// Cancelled when the run's caller no longer waits for it.
     cancelled: CancellationToken,
     reply: Reply<RunReport>,
 }
@@ -199,7 +199,7 @@ async fn execute(
         tokio::select! { () = cancel.cancelled() => {}, () = stop.cancelled() => {} }
     };
     tokio::select! {
-        // A result that has arrived counts, even if something ended after it.
+        // A result that has arrived counts, even if the run was cancelled meanwhile.
         biased;
         reply = &mut finish => reply,
         broken = tell(&link, call, progress) => Err(broken),

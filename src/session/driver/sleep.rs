@@ -152,7 +152,7 @@ impl Driver {
 pub(super) async fn warmed(link: Link) -> Finished {
     let begun = Instant::now();
     match link.warm().await {
-        // There is nothing to report if it hibernates already.
+        // If the session hibernates already, there is nothing to report.
         Ok(done) if done.ready || !done.problems.is_empty() => {
             Finished::Warmed(done, begun.elapsed())
         }

@@ -88,7 +88,7 @@ impl Observer for Journal {
             | SessionEvent::Warmed { .. }
             | SessionEvent::FileRead { .. }
             | SessionEvent::Archived { .. } => {}
-            // It may be in the archive from now on.
+            // The session may be in the archive from now on.
             SessionEvent::Ended(_) => self.changes.tell(),
         }
     }

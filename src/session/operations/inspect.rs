@@ -18,9 +18,9 @@ pub struct Inspect {
 pub struct Inspected {
     /// Whether there is an interpreter, the number of its cells, and its memory.
     pub interpreter: InspectDone,
-    /// Its variables and modules.
+    /// The interpreter's variables and modules.
     pub contents: Contents,
-    /// It has none of the variables that its caller expects.
+    /// Whether the interpreter has none of the variables that its caller expects.
     pub is_forgotten: bool,
 }
 

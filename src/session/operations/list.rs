@@ -18,7 +18,7 @@ pub struct List;
 pub struct Listing {
     /// The files, by path.
     pub artifacts: Vec<Artifact>,
-    /// There are more files than are listed.
+    /// Whether there are more files than are listed.
     pub more: bool,
 }
 

@@ -48,11 +48,11 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Operations of one session that may make a call at the same time; others wait for their turn.
+/// Maximum number of operations of one session that may make a call at the same time; others wait for their turn.
 const MAX_CALLS: usize = 8;
 
-/// Uploads of one session that the agent keeps open at the same time; others wait for their turn. Half of the agent's
-/// limit, so that it never refuses one.
+/// Maximum number of uploads of one session that the agent keeps open at the same time; others wait for their turn.
+/// Half of the agent's limit, so that it never refuses one.
 const MAX_OPEN_UPLOADS: usize = 16;
 
 /// An operation over the link beside runs. It takes a turn for its calls, and counts as activity.
@@ -153,7 +153,7 @@ impl From<Error> for OperationError {
 
 /// An operation with the channel for its answer.
 pub(crate) trait ErasedOperation: fmt::Debug + Send {
-    /// Performs it. The driver sends the answer after it has applied the effect.
+    /// Performs the operation. The driver sends the answer after it has applied the effect.
     fn begin(self: Box<Self>, context: OperationContext) -> BoxFuture<'static, Operated>;
 
     /// Answers with an error instead.
@@ -194,7 +194,7 @@ impl<O: Operation> ErasedOperation for Pending<O> {
                     (effect, Err(error))
                 }
             };
-            // It is no error if the caller no longer waits.
+            // The caller may no longer wait; that is no error.
             Operated { effect, answer: Box::new(move || drop(reply.send(answer))) }
         }
         .boxed()

@@ -10,13 +10,13 @@ use super::{
 };
 use crate::{error::Error, session::FileReader};
 
-/// Names of similar files in the error for a missing file.
+/// Maximum number of names of similar files in the error for a missing file.
 const MAX_NEAREST: usize = 5;
 
 /// Opens a file of a session.
 #[derive(Debug, Clone)]
 pub struct Open {
-    /// Its path.
+    /// The file's path.
     pub path: DataPath,
 }
 

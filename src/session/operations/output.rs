@@ -23,9 +23,9 @@ pub struct ReadOutput {
 /// A piece of an output that was cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputPart {
-    /// The position of its first byte.
+    /// The position of the part's first byte.
     pub offset: u64,
-    /// The bytes that the program wrote; fewer than requested at the end of what is kept.
+    /// The bytes that the program wrote; fewer than requested at the end of the stored bytes.
     pub bytes: Bytes,
     /// Bytes that the program wrote.
     pub total: u64,

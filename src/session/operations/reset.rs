@@ -15,7 +15,7 @@ pub struct Reset {
     pub language: RuntimeName,
     /// The number of cells to undo; if `None`, the next cell gets a new interpreter.
     pub undo: Option<u32>,
-    /// All files are deleted as well.
+    /// Whether to delete all files as well.
     pub files: bool,
 }
 

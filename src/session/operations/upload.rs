@@ -27,18 +27,18 @@ const AHEAD_BYTES: usize = 512 << 10;
 /// A file that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uploaded {
-    /// Its size in bytes.
+    /// The file's size in bytes.
     pub size_bytes: u64,
-    /// It replaced a file of that name.
+    /// Whether the upload replaced a file of that name.
     pub replaced: bool,
 }
 
 /// Writes a file. The file appears complete or not at all.
 #[derive(Debug)]
 pub struct Upload {
-    /// Its path.
+    /// The file's path.
     pub path: DataPath,
-    /// Its content.
+    /// The file's content.
     pub content: Content,
     /// How an existing file of that name is handled.
     pub existing: Existing,

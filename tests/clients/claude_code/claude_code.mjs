@@ -38,7 +38,7 @@ const texts = (result) => parts(result).filter(({ type }) => type === "text").ma
 const answer = (result) => JSON.parse(texts(result).at(-1));
 const sessionOf = ([first]) => answer(first).session_id;
 
-/** What the model calls in turn, and what it must then get to see. */
+/** The calls of the model in order, and the answers that it must get. */
 const SCRIPT = [
   {
     sentence: "a file of the folder that it works in is uploaded",
@@ -59,7 +59,7 @@ const SCRIPT = [
       equal([stdout, exit_code, chart.mime_type], ["drawn\n", 0, "image/png"]);
       const link = `sandbox:///${sessionOf(results)}/c.png`;
       ok(texts(result).some((text) => text.endsWith(link)), texts(result).join("\n"));
-      if (onStdio) return; // the server is gone when this is looked at
+      if (onStdio) return; // the server has ended when this is checked
       const file = await download(chart.download_url);
       equal(pngSize(Buffer.from(await file.arrayBuffer())), [width, height]);
     },
@@ -119,7 +119,7 @@ const LONG = [
 
 /** A turn: what Claude Code says at its end, and what it asked the model last. */
 async function turn(script, negotiation, server) {
-  // Its files, and the folder that it works in.
+  // The folder for Claude Code's own files, and its working folder.
   const home = realpathSync(mkdtempSync(join(tmpdir(), "turn-")));
   const lines = script.map(({ tool, give }) => ({ tool, give: (results) => give(results, home) }));
   const model = await startModel([...lines, LAST]);
@@ -138,7 +138,7 @@ async function turn(script, negotiation, server) {
       ANTHROPIC_API_KEY: "none",
       CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
       DISABLE_AUTOUPDATER: "1",
-      ENABLE_TOOL_SEARCH: "false", // all tools are told at once
+      ENABLE_TOOL_SEARCH: "false", // all tools are listed at once
       MCP_PROTOCOL_NEGOTIATION: negotiation,
       NO_PROXY: "127.0.0.1",
     };

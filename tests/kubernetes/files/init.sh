@@ -16,7 +16,7 @@ read -r pid _ </proc/self/stat
 mkdir -p "$run/disk"
 mount -t ext4 -o loop,noatime,noinit_itable "$run/disk.img" "$run/disk" || echo 'The disk of the cluster is a folder.'
 
-# Folders that the parts write to wherever they are told to write to.
+# Folders that the parts write to, whatever their settings are.
 while read -r folder; do
     mkdir -p "$run/disk$folder"
     mount --bind "$run/disk$folder" "$folder"

@@ -15,11 +15,11 @@ build_all() {
     build_unpacked
     build_pause
     build_hyperkube
-    # Two gigabytes that nobody needs again.
+    # Removes two gigabytes that are not needed any more.
     rm -rf "$work"
 }
 
-# What a small installation of Debian may lack.
+# Packages that a small installation of Debian may lack.
 need_programs() {
     local program package missing=() packages=()
     for program in curl:curl ip:iproute2 mkfs.ext4:e2fsprogs openssl:openssl python3:python3; do
@@ -52,7 +52,7 @@ private_apt() {
         -o Dir::State::lists="$work/apt/lists" -o Dir::Cache="$work/apt/cache" -o APT::Sandbox::User=root
 }
 
-# Where this machine gets bookworm from, if it does.
+# The mirror from which this machine gets bookworm, if it has one.
 bookworm_mirror() {
     local mirror
     # shellcheck disable=SC2016 # apt expands it
@@ -164,7 +164,7 @@ generate_openapi() {
             sed -e 's#^staging/src/#k8s.io/kubernetes/vendor/#' -e 's#^pkg/#k8s.io/kubernetes/pkg/#' -e 's#^vendor/#k8s.io/kubernetes/vendor/#' |
             paste -sd,
     )
-    # Its exit code tells of style in the API, too.
+    # The exit code is ignored: it also reports the style of the API.
     quietly "$work/openapi-gen" --logtostderr -i "$packages" -p k8s.io/kubernetes/pkg/generated/openapi \
         -O zz_generated.openapi -h hack/boilerplate/boilerplate.generatego.txt -r "$work/violations.txt" || true
     [ -s pkg/generated/openapi/zz_generated.openapi.go ] || die 'The OpenAPI definitions were not generated.'

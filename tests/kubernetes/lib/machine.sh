@@ -8,7 +8,7 @@
 # Outside, only an empty folder is made where there is none, to mount on.
 FOLDERS=(/var/lib/kubelet /var/lib/cni /var/log/pods /var/log/containers)
 CONTROLLERS=(cpuset cpu memory pids hugetlb)
-# What the cluster may write. Room is taken as it is used.
+# Maximum size of all files of the cluster. The disk's file grows with use.
 DISK_SIZE=20G
 
 # The machine's number of the first process; false if the cluster is not up.
@@ -37,10 +37,10 @@ enter_machine() {
     done
     printf '%s\n' "${FOLDERS[@]}" >"$run/folders"
     truncate -s "$DISK_SIZE" "$run/disk.img"
-    # It will not outlive the machine, so it needs no journal.
+    # The disk does not outlive the machine, so it needs no journal.
     quietly mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1,nodiscard "$run/disk.img"
     make_cgroups
-    # What others unmount goes away here as well: nobody's volume is kept busy.
+    # If another process unmounts a volume, it is unmounted here as well, so the cluster keeps no volume busy.
     setsid unshare --mount --propagation slave --pid --fork --kill-child -- \
         bash "$here/files/init.sh" "$run" "$bin/pause" </dev/null >>"$log/init.log" 2>&1 9>&- &
     starter=$!
@@ -57,7 +57,7 @@ leave_machine() {
     [ -d "$run" ] || return 0
     if pid=$(init_pid); then
         kill -KILL "$pid"
-        # It is the last to go: the kernel ends all others of the namespace first.
+        # This process ends last: the kernel first ends all others of the namespace.
         wait_for 30 is_gone "$pid" || die "Process $pid of the cluster does not end."
     fi
     # Mounts go a moment later than processes.

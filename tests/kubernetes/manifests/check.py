@@ -16,11 +16,11 @@ import pod_security
 from schemas import Schemas
 from wrong import WRONG
 
-# Of the whole cluster.
+# Objects of the whole cluster.
 CLUSTER_WIDE = {"Namespace", "RuntimeClass"}
-# What is of 1.21, and was of another version before, which is gone from those of today.
+# Kinds whose present version exists since 1.21. Current clusters no longer have the earlier version.
 OLDEST, SINCE = "1.20", {("policy/v1", "PodDisruptionBudget")}
-# What the server does without, but for sessions that outlive it: `llm-sandbox doctor` does not ask for it.
+# Rights that the server needs only for sessions that outlive it: `llm-sandbox doctor` does not check them.
 FOR_HOLDING = {("get", "apps", "replicasets")}
 
 
@@ -74,7 +74,7 @@ def restricted(built):
 
 
 def belongs_together(built):
-    """What one object says of another is so."""
+    """Checks the references between objects."""
     namespace = built.one("Namespace")["metadata"]["name"]
     for it in built.documents:
         if it["kind"] not in CLUSTER_WIDE and it["metadata"].get("namespace") != namespace:
@@ -156,7 +156,7 @@ def granted(built):
 
 
 def needed(root):
-    """What `doctor` asks for."""
+    """The rights that `doctor` checks."""
     source = (root / "crates/backend/src/kubernetes/checks.rs").read_text()
     table = "".join(re.findall(r"const RIGHTS\w*: [^=]*=\s*&\[(.*?)\];", source, re.DOTALL))
     rows = re.findall(r'\("(\w*)", "([\w.]*)", "(\w*)", "(\w*)"\)', table)
@@ -189,7 +189,7 @@ def room(built):
     """The quota has room for all that the servers may start, while one of them is replaced."""
     (config,) = [it["data"] for it in built.of("ConfigMap") if "SANDBOX_MAX_SESSIONS" in it["data"]]
     deployment = built.one("Deployment")
-    # One that ends has its room until it is gone.
+    # A pod that is ending keeps its share of the quota until it is removed.
     servers = deployment["spec"]["replicas"] + 1
     sandboxes = deployment["spec"]["replicas"] * int(config["SANDBOX_MAX_SESSIONS"])
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -1,4 +1,5 @@
-"""What Pod Security `restricted` asks of a pod, rule by rule: https://kubernetes.io/docs/concepts/security/pod-security-standards
+"""The rules of Pod Security `restricted` for a pod, one by one:
+https://kubernetes.io/docs/concepts/security/pod-security-standards
 
 Clusters before 1.23 cannot be asked, and the others only where one runs."""
 
@@ -12,7 +13,7 @@ SELINUX_TYPES = {None, "", "container_t", "container_init_t", "container_kvm_t"}
 
 
 def faults(metadata, spec):
-    """What is wrong with a pod, a sentence each."""
+    """The faults of a pod, a sentence each."""
     pod = spec.get("securityContext") or {}
     kinds = ("initContainers", "containers", "ephemeralContainers")
     containers = [container for kind in kinds for container in spec.get(kind) or []]
@@ -61,7 +62,7 @@ def faults(metadata, spec):
 
 
 def of_both(name, context):
-    """Of a security context, which pods and containers have."""
+    """The faults of a security context, which pods and containers have."""
     if context.get("runAsUser") == 0:
         yield f"{name} has user 0"
     if context.get("runAsNonRoot") is False:

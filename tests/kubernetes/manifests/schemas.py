@@ -57,7 +57,7 @@ SERVICE_MONITOR = {
 
 
 class Schemas:
-    """Those in a folder such as `v1.36.0-local-strict`."""
+    """The schemas in a folder such as `v1.36.0-local-strict`."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -78,7 +78,7 @@ class Schemas:
         return self.folder / f"{'-'.join(words)}.json"
 
     def faults(self, document):
-        """What is wrong with an object, a line each."""
+        """The faults of an object, a line each."""
         if document["kind"] == "ServiceMonitor":
             schema = SERVICE_MONITOR
         else:

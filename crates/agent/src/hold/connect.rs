@@ -19,7 +19,7 @@ use super::door::{GREETING, address};
 /// Hands standard input and output to the agent with this process id, and returns when the agent needs them no longer.
 ///
 /// # Errors
-/// If no process listens, or one other than the agent does, which could then read what is sent.
+/// If no process listens, or another process than the agent, which could then read what is sent.
 pub(crate) fn connect(agent: Pid) -> Result<(), Box<dyn std::error::Error>> {
     // Keeps the memory and descriptors of this process out of reach of user code, as those of the agent are.
     prctl::set_dumpable(false)?;

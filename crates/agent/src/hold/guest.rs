@@ -1,4 +1,4 @@
-//! The guest: the process that has brought the stream. It belongs to no run.
+//! The guest: the process that has connected the stream. It belongs to no run.
 //!
 //! A guest that was started from outside, for example by an exec, must live as long as the stream: the relay of the
 //! stream ends the stream with the process. The agent has the stream itself, so the guest only waits.

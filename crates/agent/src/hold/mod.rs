@@ -91,7 +91,7 @@ impl Line {
         Inbox::new(self.leash.bell())
     }
 
-    /// Returns the process that has brought the stream.
+    /// Returns the process that has connected the stream.
     pub(crate) fn guest(&self) -> Guest {
         self.guest.clone()
     }
@@ -160,7 +160,7 @@ impl Line {
     }
 
     /// Takes over the stream of a visitor whose first frame is a resume with the token. A visitor with another protocol
-    /// version is told the agent's; others get no answer.
+    /// version gets the agent's version as answer; others get no answer.
     fn admit(
         &mut self,
         visitor: Visitor,
@@ -182,8 +182,8 @@ impl Line {
         }
         let Visitor { input, output, guest } = visitor;
         {
-            // A run is marked as over before its reply is sent, which waits for this lock. So the server is told of the
-            // run, or does not wait for it.
+            // A run is marked as over before its reply is sent, which waits for this lock. So the server either learns
+            // of the run or does not wait for its reply.
             let mut outbox = self.outbox();
             let Standing { received, last_call, running } = standing();
             let head = serde_json::to_vec(&Resumed { received, last_call, running }).ok()?;

@@ -21,14 +21,14 @@ use protocol::{
     message::{Failure, FailureCode},
 };
 
-/// Maximum bytes of kept frames: more than pipes and relays hold in transit, and several of the largest frames.
+/// Maximum bytes of stored frames: more than pipes and relays hold in transit, and several of the largest frames.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Bytes that the pipe to the server holds, if the kernel allows it: with the usual 64 KiB, a large file makes both
 /// sides wait for each other all the time. A pod's user has 64 MiB for the pipes of all its pods on a machine.
 const PIPE_BYTES: i32 = 256 << 10;
 
-/// Maximum number of kept frames, including those that were shortened to a failure. More than the calls that are
+/// Maximum number of stored frames, including those that were shortened to a failure. More than the calls that are
 /// unanswered at a time.
 const MAX_KEPT_FRAMES: usize = 1024;
 
@@ -86,14 +86,14 @@ pub(super) fn replace(with: &OwnedFd, number: i32) {
 pub(crate) struct Outbox {
     /// Readable while the stream is lost.
     bell: Arc<EventFd>,
-    /// Whether frames are kept. If not, the agent ends with the stream.
+    /// Whether frames are stored. If not, the agent ends with the stream.
     keeps: bool,
     is_connected: bool,
     /// The newest replies and failures, the oldest first.
     kept: VecDeque<Sent>,
-    /// Bytes of the kept frames.
+    /// Bytes of the stored frames.
     bytes: usize,
-    /// Number of replies and failures since frames are kept.
+    /// Number of replies and failures since frames are stored.
     count: u64,
 }
 
@@ -124,10 +124,10 @@ impl Outbox {
     }
 
     /// Connects, and sends the answer to the first frame, and then the frames that the server has not received. If
-    /// `received` is `None`, it is another server, and all kept frames are dropped.
+    /// `received` is `None`, it is another server, and all stored frames are dropped.
     ///
     /// # Errors
-    /// If the stream is lost again, or `received` does not match the kept frames.
+    /// If the stream is lost again, or `received` does not match the stored frames.
     pub(super) fn resume(
         &mut self,
         output: &OwnedFd,
@@ -159,7 +159,7 @@ impl Outbox {
         self.bytes -= gone.map(|sent| sent.wire.len()).sum::<usize>();
     }
 
-    /// If too many bytes are kept, shortens the oldest frames to failures, so that each call still gets an answer.
+    /// If too many bytes are stored, shortens the oldest frames to failures, so that each call still gets an answer.
     fn make_room(&mut self) {
         for sent in &mut self.kept {
             if self.bytes <= MAX_KEPT_BYTES {
@@ -225,7 +225,7 @@ impl Outlet for Outbox {
     }
 }
 
-/// Writes frames that are not kept.
+/// Writes frames that are not stored.
 struct Unkept<'a>(&'a Outbox);
 
 impl Write for Unkept<'_> {

@@ -89,9 +89,9 @@ pub(crate) struct Children {
     /// get this id.
     newest: Option<Newest>,
     last: Last,
-    /// The process from outside that has brought the stream.
+    /// The process from outside that has connected the stream.
     guest: Guest,
-    /// Other processes from outside, and when each was first seen: they may be about to bring a stream.
+    /// Other processes from outside, and when each was first seen: they may be about to connect a stream.
     visitors: HashMap<i32, Instant>,
     signals: SignalFd,
 }
@@ -140,8 +140,8 @@ impl Children {
         self.has_stopped(pid, HOLD_TIMEOUT)
     }
 
-    /// Stops spared processes, as [`hold`](Self::hold) does, even if one continues another meanwhile. Returns false if
-    /// that is not certain.
+    /// Stops spared processes, as [`hold`](Self::hold) does, even if one of them continues another meanwhile. Returns
+    /// false if not all have certainly stopped.
     pub(crate) fn hold_all(&self, pids: &[Pid]) -> bool {
         (0..3).any(|_| {
             let held = pids.iter().filter(|pid| self.is_spared(**pid)).all(|pid| self.hold(*pid));
@@ -362,8 +362,9 @@ impl Children {
         others
     }
 
-    /// Removes the processes that may be about to bring a stream, each for [`MAX_VISIT`] at most. Each process of the
-    /// user's has a parent in here, and none can look into a process that was started to bring a stream.
+    /// Removes the processes that may be about to connect a stream, each for [`MAX_VISIT`] at most. User code cannot
+    /// hide among them: each process of the user's has a parent in the sandbox, and no process can look into one that
+    /// was started to connect a stream.
     fn spare_visitors(&mut self, pids: &mut Vec<i32>) {
         let is_from_outside = |pid: &i32| parent_of(Pid::from_raw(*pid)) == Some(0);
         let outside: HashSet<i32> = pids.iter().copied().filter(is_from_outside).collect();
@@ -426,7 +427,7 @@ pub(crate) fn kill_all() {
 /// Sends a signal to all processes except the agent; returns false if there are none.
 fn signal_all(signal: Signal) -> bool {
     if std::process::id() == 1 {
-        // One call that no fork can outrun.
+        // One call signals all processes, and no fork can outrun it.
         return kill(Pid::from_raw(-1), signal) != Err(Errno::ESRCH);
     }
     let descendants = descendants();

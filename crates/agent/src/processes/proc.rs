@@ -14,7 +14,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
     pub(super) pids: Vec<i32>,
-    /// Whether there are certainly no more.
+    /// Whether the list is certainly complete.
     pub(super) complete: bool,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Last(Option<File>);
 
 impl Last {
     pub(super) fn open() -> Self {
-        // Outside a container it would be that of the whole machine.
+        // Outside a container, this would be the last id of the whole machine.
         Self((std::process::id() == 1).then(|| File::open("/proc/loadavg").ok()).flatten())
     }
 
-    /// The id; `None` if the kernel does not tell.
+    /// The id; `None` if the kernel does not report it.
     pub(super) fn pid(&self) -> Option<Pid> {
         last_pid(&pread_kernel_file(self.0.as_ref()?)?)
     }
@@ -95,7 +95,7 @@ pub(crate) fn memory_of(pid: Pid) -> Option<(u64, u64)> {
 }
 
 /// Whether a process is about to die, though it has not closed its files yet: freeing a large one takes a while. If the
-/// kernel does not tell (gVisor), false until it is dead.
+/// kernel does not report that (gVisor), false until the process is dead.
 pub(crate) fn is_doomed(pid: Pid) -> bool {
     is_doomed_by(pid, &[])
 }
@@ -180,7 +180,7 @@ impl<'a> Stat<'a> {
         self.state == "Z" && self.threads <= 1
     }
 
-    /// Whether it runs no more code of its own (`PF_EXITING`), or is dead.
+    /// Whether the process runs no more code of its own (`PF_EXITING`), or is dead.
     fn is_exiting(&self) -> bool {
         const PF_EXITING: u32 = 4;
         self.flags & PF_EXITING != 0 || matches!(self.state, "Z" | "X")

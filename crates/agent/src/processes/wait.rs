@@ -19,7 +19,8 @@ pub(super) enum Waited {
 /// Reaps one process, if one has ended.
 pub(super) fn wait_for_any() -> Waited {
     let mut status = 0;
-    // Not nix's: it has no names for real-time signals, and so loses the process id of a child that one has killed.
+    // `nix::sys::wait` has no names for real-time signals, and so loses the process id of a child that one of them has
+    // killed.
     #[expect(unsafe_code, reason = "the call writes to the status, which outlives it")]
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     match pid {
@@ -36,7 +37,7 @@ pub(super) fn wait_for_any() -> Waited {
 pub(super) fn is_stopped_or_dead(child: Pid) -> Option<bool> {
     let look = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
     let number = child.as_raw().cast_unsigned();
-    // Not nix's: for a stopped child, gVisor reports a death by a signal that does not exist.
+    // `nix` would fail here: for a stopped child, gVisor reports a death by a signal that does not exist.
     #[expect(unsafe_code, reason = "the call writes to what it is given, which outlives it")]
     let (result, pid) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();

@@ -50,7 +50,7 @@ pub(crate) enum ProgramMessage {
     Done(Done),
 }
 
-/// The program has ended, as far as its effects can be seen: its process is about to exit.
+/// The program has ended: it has no further effect, and its process is about to exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Exit code.

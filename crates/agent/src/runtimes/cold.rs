@@ -21,7 +21,7 @@ use crate::{places::Places, processes};
 /// Writes bytes to a new file in scratch space.
 pub(super) fn write(places: &Places, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let write = || {
-        // An earlier run may have left anything there, also a link.
+        // An earlier run may have left any kind of file at this path, also a link.
         let _ = fs::remove_file(path);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
     };

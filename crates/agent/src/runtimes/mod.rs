@@ -38,7 +38,7 @@ use program::{Program, Source};
 ///
 /// Between the calls a kernel is stopped.
 pub(crate) trait Runtime: Send {
-    /// The name by which a run asks for it.
+    /// The runtime's name in requests.
     fn name(&self) -> RuntimeName;
 
     /// Starts a program, in the quickest way that is available. When it starts, there are no other processes except the
@@ -69,8 +69,8 @@ pub(crate) trait Runtime: Send {
     /// Prepares for a program that comes soon.
     fn prewarm(&mut self, _children: &mut Children) {}
 
-    /// Leaves the processor to a program or cell of another runtime, and no half-started process, which would be
-    /// mistaken for a part of that program.
+    /// Pauses work so that a program or cell of another runtime has the processor, and discards a half-started process,
+    /// which would be mistaken for a part of that program.
     fn stand_aside(&mut self, _children: &mut Children) {}
 
     /// Continues after a run whose program had started in this way.
@@ -175,7 +175,7 @@ pub(crate) fn nothing_to_undo(asked: u32, can_undo: u32) -> Failure {
 /// How the next program starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outlook {
-    /// Whether it starts warm.
+    /// Whether the next program starts warm.
     pub(crate) ready: bool,
     /// Problems on the way there.
     pub(crate) problems: Vec<String>,

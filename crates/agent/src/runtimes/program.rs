@@ -20,11 +20,11 @@ use super::channel::ProgramChannel;
 /// A program to be started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// Its text.
+    /// The program's text.
     pub(crate) code: &'a [u8],
-    /// The kind of its standard input.
+    /// The kind of the program's standard input.
     pub(crate) stdin: Stdin,
-    /// The content of its standard input, for runtimes that do not use a pipe.
+    /// The content of the program's standard input, for runtimes that do not use a pipe.
     pub(crate) input: Option<&'a [u8]>,
 }
 

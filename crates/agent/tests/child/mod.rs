@@ -51,7 +51,7 @@ impl Agent {
         Self::spawn_in(tempfile::tempdir().unwrap(), args)
     }
 
-    /// An agent that has received nothing, with arguments and with its folders in this one.
+    /// Starts an agent with these arguments and with its folders in this one. It has received nothing yet.
     pub fn spawn_in(folder: tempfile::TempDir, args: &[&str]) -> Self {
         let (data, scratch) = (folder.path().join("data"), folder.path().join("scratch"));
         fs::create_dir(&data).unwrap();

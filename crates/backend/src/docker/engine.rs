@@ -61,7 +61,7 @@ pub(super) struct ImageFacts {
     pub protocol: Option<u32>,
     /// [`image::content_id`] of the files from which it was built, from a label.
     pub content: Option<String>,
-    /// Its runtimes, if it has a valid label for them.
+    /// The image's runtimes, if the image has a valid label for them.
     pub runtimes: Option<Vec<Runtime>>,
     /// Size in bytes.
     pub size: u64,

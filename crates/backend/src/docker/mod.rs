@@ -68,8 +68,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a failed wait for a container's removal is retried.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// User ids that are tried for a new container. If half of all ids are taken, which is 5,000 sandboxes, all these
-/// tries fail once in 65,536 starts.
+/// Maximum number of user ids that are tried for a new container. If half of all ids are taken, which is 5,000
+/// sandboxes, all these tries fail once in 65,536 starts.
 const MAX_UIDS_TRIED: u32 = 16;
 
 /// The probe for containers.
@@ -91,13 +91,13 @@ impl Docker {
         }
     }
 
-    /// The same, with these settings of packages; with `None`, packages cannot be installed.
+    /// Sets the settings of packages; with `None`, packages cannot be installed.
     #[must_use]
     pub fn with_packages(self, packages: Option<PackageSettings>) -> Self {
         Self { packages, ..self }
     }
 
-    /// The same, with an alternative that errors suggest if Docker cannot be used.
+    /// Sets an alternative that errors suggest if Docker cannot be used.
     #[must_use]
     pub fn or_instead(self, instead: Option<String>) -> Self {
         Self { instead, ..self }
@@ -277,8 +277,8 @@ async fn removal(engine: Engine, id: String) {
     }
 }
 
-/// Lines of an agent's stderr that are logged. An agent prints few lines, but under gVisor user code can write there,
-/// too, and must not fill the log.
+/// Maximum number of lines of an agent's stderr that are logged. An agent prints few lines, but under gVisor user code
+/// can write there, too, and must not fill the log.
 const MAX_STDERR_LINES: usize = 5;
 
 /// The agent's frames from an attached stream. Its stderr carries no frames, only messages for the log.

@@ -58,7 +58,7 @@ for host, port in json.load(sys.stdin):
 /// Longest run of the canary's program.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most addresses that the canary tries.
+/// Maximum number of addresses that the canary tries.
 const MAX_TARGETS: usize = 4;
 
 const POLICY: &str = "Apply a NetworkPolicy to the namespace that denies all ingress and egress (docs/kubernetes.md), \

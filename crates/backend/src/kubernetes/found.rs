@@ -27,7 +27,8 @@ use crate::{
     Sandbox, SharesCallers,
 };
 
-/// Attempts to remove a pod whose session has ended, before a sweep has to do it, and to label a pod with its caller.
+/// Maximum number of attempts to remove a pod whose session has ended, before a sweep has to do it, and to label a pod
+/// with its caller.
 pub(super) const ATTEMPTS: u32 = 4;
 
 /// The run of a server that owns a pod.

@@ -47,7 +47,7 @@ const ADDRESS: &str = "llm-sandbox/address";
 /// How long a record must be unchanged before `tidy` releases its caller or removes it.
 const UNCHANGED_TIME: Duration = Duration::from_secs(60);
 
-/// Attempts to take a caller whose Lease other servers change at the same time.
+/// Maximum number of attempts to take a caller whose Lease other servers change at the same time.
 const ATTEMPTS: usize = 5;
 
 /// The homes of callers, as this server knows them.

@@ -19,7 +19,7 @@ use super::{
 use crate::{BackendError, BackendErrorKind as Kind, Life};
 
 impl Inner {
-    /// Renews the Lease, or makes it again if it was deleted.
+    /// Renews the Lease, or recreates it if it was deleted.
     pub(super) async fn renew(&self) {
         let (Some(cluster), Some(run)) = (self.cluster.get(), self.run.get()) else { return };
         let renewal = json!({ "spec": { "renewTime": lease::micro(Timestamp::now()) } });
@@ -66,7 +66,7 @@ impl Inner {
             let Ok(pods) = ask("list pods", cluster.pods.list(&pods)).await else { return };
             let mut removed = true;
             for pod in pods.items {
-                // Another server may continue it, and if none does, it ends by itself.
+                // Another server may continue the sandbox. If none does, the sandbox ends by itself.
                 let is_held = holds(&pod) && status::seen(&pod).phase == Phase::Running;
                 let name = pod.metadata.name.unwrap_or_default();
                 removed &= !is_held && cluster.remove(&name).await.is_ok();

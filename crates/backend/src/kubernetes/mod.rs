@@ -67,10 +67,11 @@ use super::{
 /// Longest wait for one answer of the API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pods that start at a time. The number does not depend on this machine's processors, as pods start elsewhere.
+/// Maximum number of pods that start at a time. The number does not depend on this machine's processors, as pods start
+/// elsewhere.
 const CONCURRENT_STARTS: usize = 32;
 
-/// Pods in one page of a list: a thousand pods are 40 MB.
+/// Maximum number of pods in one page of a list: a thousand pods are 40 MB.
 const PODS_PER_PAGE: u32 = 500;
 
 /// How long a pod may live beyond the longest time that a session may be unused. No session is in use for that long
@@ -176,7 +177,7 @@ impl Kubernetes {
         Self::reached_at(None, config)
     }
 
-    /// The same for the API server at this URL, without credentials, for tests.
+    /// A backend for the API server at this URL, without credentials, for tests.
     ///
     /// # Errors
     /// As with [`new`](Self::new).
@@ -423,7 +424,7 @@ impl Backend for Kubernetes {
             let (Some(cluster), Some(run)) = (self.0.cluster.get(), self.0.run.get()) else {
                 return;
             };
-            // The renewal would make the Lease again.
+            // The renewal would recreate the Lease.
             run.tasks.lock().abort_all();
             if self.0.settings.level == Level::Topmost {
                 let own = ListParams::default()

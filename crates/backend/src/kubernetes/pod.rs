@@ -221,7 +221,7 @@ fn thousandths(cpus: f64) -> u64 {
     (cpus * 1000.0).ceil() as u64
 }
 
-/// Most characters of a session's name in the name of its pod.
+/// Maximum number of characters of a session's name in the name of its pod.
 const MAX_SLUG: usize = 40;
 
 /// The name of a session's pod: a DNS label that contains the session's name. Sessions of different callers may have

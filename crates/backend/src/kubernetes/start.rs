@@ -169,7 +169,7 @@ impl Inner {
             return Ok(());
         }
         if seen.is_deleted {
-            // The pod's owner may have been deleted. Renewing makes the Lease again, so that the next pod has an owner.
+            // The pod's owner may have been deleted. Renewing recreates the Lease, so that the next pod has an owner.
             self.renew().await;
         }
         Err(Why::explain(seen.why.as_ref(), &self.settings.image))

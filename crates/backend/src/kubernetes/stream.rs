@@ -31,19 +31,19 @@ const ERROR: u8 = 3;
 /// A channel is closed; its number follows.
 const CLOSE: u8 = 255;
 
-/// Most bytes that wait to be sent.
+/// Maximum number of bytes that wait to be sent.
 const BUFFER: usize = 256 << 10;
 
-/// Most bytes in a message that is sent, without the channel's number.
+/// Maximum number of bytes in a message that is sent, without the channel's number.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Messages of standard error that are logged. An agent prints few lines, and must not fill the log.
+/// Maximum number of messages of standard error that are logged. An agent prints few lines, and must not fill the log.
 const MAX_STDERR_LINES: usize = 5;
 
 /// Longest wait for the stream to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Attempts to run the process: the kubelet may not know yet that the container runs.
+/// Maximum number of attempts to run the process: the kubelet may not know yet that the container runs.
 const ATTEMPTS: u32 = 4;
 
 /// Pause between two attempts.

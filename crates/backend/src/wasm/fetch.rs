@@ -24,7 +24,7 @@ const FOR_ANY_PYTHON: [&str; 5] = [
     "--python-version=3.15",
 ];
 
-/// Most characters of a tool's output that an error shows.
+/// Maximum number of characters of a tool's output that an error shows.
 const MAX_WORDS: usize = 2000;
 
 /// Gets all packages into a folder, and returns the file of each in the order of [`PACKAGES`]. `tell` receives the

@@ -25,16 +25,16 @@ pub(super) enum FolderError {
     /// Another user owns it, and may have written its contents.
     #[error("it belongs to another user")]
     Owner,
-    /// Other users can write to it, and may have written its contents.
+    /// Other users can write to the folder, and may have written its contents.
     #[error("others can write to it")]
     Mode,
-    /// It cannot be made or opened.
+    /// The folder cannot be created or opened.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl FolderError {
-    /// How to fix it, in a sentence.
+    /// The fix, in a sentence.
     pub(super) fn fix(&self, folder: &Path) -> String {
         let path = folder.display();
         match self {

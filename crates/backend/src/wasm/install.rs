@@ -22,7 +22,7 @@ pub struct Installed {
     pub folder: PathBuf,
     /// Size of its files in bytes.
     pub size: u64,
-    /// Whether this call has made it.
+    /// Whether this call has installed the runtime.
     pub is_new: bool,
 }
 

@@ -25,15 +25,15 @@ pub(super) enum Role {
 /// A package: one file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Package {
-    /// Its source.
+    /// The index that has the package.
     pub(super) from: Index,
-    /// Its name in the index.
+    /// The package's name in the index.
     pub(super) name: &'static str,
     /// The exact version.
     pub(super) version: &'static str,
     /// Hash of the file, in hexadecimal digits.
     pub(super) sha256: &'static str,
-    /// Its use.
+    /// The use of the package.
     pub(super) role: Role,
 }
 

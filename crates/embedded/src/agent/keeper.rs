@@ -16,9 +16,9 @@ struct KeeperParts {
     files: SharedFiles,
     /// The state file; `None` if the sandbox is not saved, and until the saved state has been read.
     file: Mutex<Option<StateFile>>,
-    /// The sandbox may differ from the saved state.
+    /// Whether the sandbox may differ from the saved state.
     is_changed: AtomicBool,
-    /// The saved state, if there is one, has been loaded or found unusable.
+    /// Whether the saved state, if there is one, has been loaded or found unusable.
     is_ready: AtomicBool,
     /// The states of the interpreters after the last call.
     kernels: Mutex<Vec<KeptStates>>,

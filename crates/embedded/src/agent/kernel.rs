@@ -27,7 +27,7 @@ use crate::{
 /// Longest time that reading the variables may take.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Most pages that a spare guest copies in advance: 8 MB.
+/// Maximum number of pages that a spare guest copies in advance: 8 MB.
 const MAX_HOT: usize = 2048;
 
 /// An interpreter and its workspace.
@@ -54,11 +54,11 @@ pub(super) struct Kernel {
 
 /// A guest after a call.
 enum Unsettled {
-    /// Its state becomes the present state; the other is the state before the call.
+    /// A guest whose state becomes the present state, and the state before the call.
     Kept(Machine, Arc<Kept>),
-    /// It is rolled back to the present state.
+    /// A guest that is rolled back to the present state.
     Stopped(Machine),
-    /// It has run a program: its state is discarded.
+    /// A guest that has run a program: its state is discarded.
     Program(Machine),
 }
 
@@ -151,7 +151,7 @@ impl Kernel {
         (self.present, self.past) = (None, VecDeque::new());
     }
 
-    /// Whether a node is open in one of its states.
+    /// Whether a node is open in one of the workspace's states.
     pub(super) fn has_open(&self, inode: u64) -> bool {
         let mut kept = self.present.iter().chain(&self.past);
         let unsettled = self.unsettled.as_ref().and_then(Unsettled::of_workspace);
@@ -437,7 +437,8 @@ fn written_of(machine: &Machine, pages: &mut Pages) -> io::Result<Vec<u32>> {
 /// How a call ended, and its report if it ended by itself.
 fn end_of(told: Result<Option<Told>, Halt>, was_denied: bool) -> (End, Option<Told>) {
     match told {
-        // The call was denied memory and failed. Its state is not kept: it leaves too little memory for other calls.
+        // The call was denied memory and failed. The new state is discarded: it leaves too little memory for other
+        // calls.
         Ok(told) => {
             let told = told.unwrap_or_else(Told::failed);
             if was_denied && told.code != 0 {

@@ -13,7 +13,7 @@ pub(super) const PACKAGES: Inode = 4;
 /// The first inode in it.
 const FIRST: Inode = 1 << 31;
 
-/// Most files and folders of packages.
+/// Maximum number of files and folders of packages.
 const MAX_FILES: usize = 32_768;
 
 /// Packages that were installed while the sandbox runs. Guests cannot change them.

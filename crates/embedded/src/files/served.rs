@@ -13,7 +13,7 @@ use sandbox_files::tree::{self, Snapshot};
 
 use super::{Content, DATA, Errno, FileSystem, Stat, tree::Inode};
 
-/// Most nested folders that are listed.
+/// Maximum number of nested folders that are listed.
 const MAX_DEPTH: usize = 64;
 
 impl FileSystem {
@@ -229,7 +229,7 @@ impl Uploads {
             then.unstage(content.len());
             let folder = then.folder_of(&put.path).map(|(folder, _)| folder);
             let done = folder.and_then(|folder| then.publish(folder, &name, content.clone()));
-            // If something else was in its place in that state, the file is added to the present state only.
+            // If that state has another node at this path, the file is added to the present state only.
             if done == Err(Errno::Nospc) {
                 return Err(Errno::Nospc);
             }

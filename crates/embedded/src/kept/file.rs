@@ -34,7 +34,7 @@ const RECORD: usize = 16 + 3 * 8 + 32 + 32;
 /// Offset of the first state, and the alignment of states.
 const START: u64 = 4096;
 
-/// Most bytes of a key, including its length.
+/// Maximum number of bytes of a key, including its length.
 const MAX_KEY: u64 = 256;
 
 /// Size of the write buffer, in bytes.
@@ -146,17 +146,17 @@ impl StateFile {
         self.newest.map_or(0, |(_, record)| record.number)
     }
 
-    /// Whether its state is outdated: the sandbox has changed since.
+    /// Whether the file's state is outdated: the sandbox has changed since.
     pub(super) fn is_left(&self) -> bool {
         self.mark == self.number() + 1
     }
 
-    /// Whether its state is the last one of the sandbox.
+    /// Whether the file's state is the last one of the sandbox.
     pub(crate) fn is_last(&self) -> bool {
         self.newest.is_some() && !self.is_left()
     }
 
-    /// The bytes of its state, if their hash is right and there are at most `most`.
+    /// The bytes of the file's state, if their hash is right and there are at most `most`.
     pub(super) fn read(&self, most: u64) -> Option<Vec<u8>> {
         let (_, record) = self.newest?;
         // The length is found by seeking, as `statx` is not among the allowed system calls.

@@ -34,9 +34,8 @@ const LOCK_TICK: Duration = Duration::from_millis(25);
 pub(crate) struct Kept {
     /// Key of the runtime that its states belong to.
     pub(crate) key: String,
-    /// Its files.
     pub(crate) files: SavedFiles,
-    /// Its interpreters.
+    /// The states of the interpreters.
     pub(crate) kernels: Vec<KeptKernel>,
 }
 
@@ -45,8 +44,8 @@ pub(crate) struct Kept {
 pub(crate) struct KeptKernel {
     /// Name of its language.
     pub(crate) language: String,
-    /// Its states, the oldest first, each with its number of cells. Each state is saved as the difference from the one
-    /// before.
+    /// The interpreter's states, the oldest first, each with its number of cells. Each state is saved as the difference
+    /// from the one before.
     pub(crate) states: Vec<(u64, SavedState)>,
 }
 

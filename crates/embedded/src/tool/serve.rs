@@ -1,4 +1,4 @@
-//! The agent of a tool: reads calls and writes replies, any number of them at a time.
+//! The agent of a tool: reads calls and writes replies, several calls at a time. The server limits their number.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 /// Bytes of stack of a call's thread. Programs have stacks of their own.
 const STACK: usize = 1 << 20;
 
-/// Most files and folders in a folder of the host.
+/// Maximum number of files and folders in a folder of the host.
 const MAX_SHOWN: usize = 20_000;
 
 /// Size in bytes from which on a file of the host is mapped instead of copied.
@@ -64,7 +64,7 @@ pub struct ToolSettings {
     pub data: u64,
     /// Bytes of scratch space of a call.
     pub scratch: u64,
-    /// Most calls at a time.
+    /// Maximum number of calls at a time.
     pub calls: u64,
 }
 
@@ -183,7 +183,7 @@ struct Tool {
 struct Running {
     /// Ends the call.
     switch: Switch,
-    /// Its files will not be requested.
+    /// Whether the server will not request the call's files.
     is_forgotten: bool,
 }
 

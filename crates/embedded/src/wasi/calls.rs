@@ -17,10 +17,11 @@ pub(super) const FLAG_APPEND: u32 = 1;
 /// All rights. Each operation checks itself whether it is permitted.
 const ALL_RIGHTS: u64 = (1 << 30) - 1;
 
-/// Most bytes that one call reads. Meanwhile it holds a lock and cannot be stopped.
+/// Maximum number of bytes that one call reads. Meanwhile it holds a lock and cannot be stopped.
 const MAX_AT_ONCE: u32 = 4 << 20;
 
-/// Most bytes that one call writes. This limit is larger because programs seldom check how much was written.
+/// Maximum number of bytes that one call writes. This limit is larger because programs seldom check how much was
+/// written.
 const MAX_WRITTEN: u32 = 64 << 20;
 
 /// Bytes of an entry of a folder before its name.

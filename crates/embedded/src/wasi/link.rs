@@ -19,7 +19,7 @@ use crate::files::{Errno, FileSystem};
 /// Longest sleep of a waiting guest between two checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Random bytes that are drawn between two checks whether the guest must stop.
+/// Maximum number of random bytes that are drawn between two checks whether the guest must stop.
 const RANDOM_AT_ONCE: u32 = 1 << 20;
 
 /// The reason why a guest stopped within a call of one of our functions.
@@ -27,7 +27,7 @@ const RANDOM_AT_ONCE: u32 = 1 << 20;
 pub(crate) enum Stop {
     /// The guest ended itself, with this code.
     Exit(u32),
-    /// Its deadline has passed, or it was cancelled: the caller finds out which.
+    /// The deadline has passed, or the call was cancelled. The caller of the guest finds out which.
     Interrupted,
 }
 
@@ -41,13 +41,13 @@ impl std::error::Error for Stop {}
 
 /// The data of a guest that calls use.
 pub(crate) trait HasWorld: Send + 'static {
-    /// Its memory.
+    /// The guest's memory.
     fn memory(&self) -> Option<GuestMemory>;
-    /// Its process, and the files.
+    /// The guest's process, and the files.
     fn world(&mut self) -> (&mut Process, &Mutex<FileSystem>);
-    /// The start of its monotonic clock.
+    /// The start of the guest's monotonic clock.
     fn start(&self) -> Instant;
-    /// Whether it must stop now.
+    /// Whether the guest must stop now.
     fn must_stop(&self) -> bool;
 }
 

@@ -2,7 +2,7 @@
 
 use crate::files::Errno;
 
-/// Most buffers in the list of one call.
+/// Maximum number of buffers in the list of one call.
 const MAX_BUFFERS: u32 = 1024;
 
 /// A guest's memory.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::calls::{Call, Generation};
 use crate::files::Errno;
 
-/// Most events that one call waits for.
+/// Maximum number of events that one call waits for.
 const MAX_EVENTS: u32 = 256;
 
 impl Call<'_> {

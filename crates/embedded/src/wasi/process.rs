@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::Errno;
 
-/// Most open descriptors.
+/// Maximum number of open descriptors.
 const MAX_OPEN: usize = 256;
 
 /// The first descriptor of a folder that is open from the start.
@@ -15,7 +15,7 @@ const FIRST_FOLDER: usize = 3;
 /// Largest report of our code in the guest, in bytes. Larger reports are discarded.
 const MAX_REPORT: usize = 512 << 10;
 
-/// Most bytes that are kept of output without a receiver.
+/// Maximum number of bytes of output without a receiver that are stored: the end.
 const MAX_UNHEARD: usize = 4096;
 
 /// The file, folder or stream of a descriptor.
@@ -120,7 +120,7 @@ pub(crate) struct Process {
     read: usize,
     outputs: Option<SharedOutputs>,
     report: Vec<u8>,
-    /// The end of its output without a receiver, as when our own code runs.
+    /// The end of the guest's output without a receiver, as when our own code runs.
     unheard: Vec<u8>,
 }
 

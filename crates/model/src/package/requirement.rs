@@ -26,7 +26,7 @@ pub enum Ecosystem {
 }
 
 impl Ecosystem {
-    /// The language of its packages.
+    /// The language of the ecosystem's packages.
     pub const fn language(self) -> &'static str {
         match self {
             Self::PyPi => "Python",
@@ -177,7 +177,7 @@ impl Requirement {
         &self.name
     }
 
-    /// Whether it has extras, or is limited to some versions.
+    /// Whether the requirement has extras, or is limited to some versions.
     pub fn is_particular(&self) -> bool {
         !self.extras.is_empty() || !self.versions.is_empty()
     }

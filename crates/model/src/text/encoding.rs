@@ -24,7 +24,7 @@ pub struct Encoding {
 pub struct Decoded {
     /// The text. Bytes that are no characters become U+FFFD.
     pub text: String,
-    /// Some bytes were no characters.
+    /// Whether some bytes were no characters.
     pub is_lossy: bool,
     /// The number of bytes that were decoded. The others are the start of a character.
     pub len: usize,

@@ -17,20 +17,21 @@ pub struct Call {
     pub timeout_ms: u64,
     /// The maximum number of instructions; `None` for no limit.
     pub fuel: Option<u64>,
-    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
+    /// The maximum number of bytes returned of each of stdout and stderr: the start and, with two
+    /// fifths of them, the end.
     pub output_cap: usize,
 }
 
 /// The input of a tool's program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallInput {
-    /// Its arguments, its own name the first of them.
+    /// The program's arguments. The first is the program's name.
     pub args: Vec<String>,
-    /// Its environment variables, as `NAME=value`.
+    /// The program's environment variables, as `NAME=value`.
     pub env: Vec<String>,
     /// Files by path, relative to the tool's folder.
     pub files: BTreeMap<String, String>,
-    /// Its standard input.
+    /// The program's standard input.
     pub stdin: String,
 }
 

@@ -39,8 +39,8 @@ pub struct Facts {
     /// Lines for a notebook that were left out, so that the rest could run.
     #[serde(skip_serializing_if = "Names::is_empty")]
     pub left_out: Names,
-    /// The user's file, below the data area, that may hide a library's module in which the program did not find
-    /// something.
+    /// The user's file, below the data area, that may hide a library's module in which the program
+    /// did not find a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_module: Option<String>,
 }
@@ -75,7 +75,7 @@ impl Names {
 pub struct Shape {
     /// First line of the longest table: its header.
     pub line: u32,
-    /// The separator of its fields.
+    /// The separator of the table's fields.
     pub separator: char,
     /// First line of the next table; 0 if there is none.
     #[serde(default)]

@@ -18,16 +18,17 @@ pub struct Put {
     pub path: String,
     /// Offset of this piece; a piece at 0 opens the upload.
     pub offset: u64,
-    /// This is the last piece.
+    /// Whether this is the last piece.
     pub last: bool,
-    /// Replaces an existing file of this name; otherwise that fails with [`FailureCode::Exists`].
+    /// Whether to replace an existing file of this name. If not, an existing file is a failure with
+    /// [`FailureCode::Exists`].
     pub overwrite: bool,
 }
 
 /// Answers [`Put`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutDone {
-    /// A file of that name existed. Only valid after the last piece.
+    /// Whether a file of that name existed. Only valid after the last piece.
     pub replaced: bool,
 }
 
@@ -58,7 +59,7 @@ pub struct PackagePiece {
     pub path: String,
     /// As in [`Put`].
     pub offset: u64,
-    /// The number of its bytes in the body.
+    /// The number of the piece's bytes in the body.
     pub len: usize,
     /// As in [`Put`].
     pub last: bool,
@@ -96,7 +97,7 @@ pub struct List {
 /// Answers [`List`]. Body: a JSON array of [`FileEntry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListDone {
-    /// There are more files after the last one.
+    /// Whether there are more files after the last one.
     pub more: bool,
 }
 

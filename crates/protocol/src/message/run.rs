@@ -17,13 +17,14 @@ pub struct Run {
     pub runtime: RuntimeName,
     /// Bytes of code at the start of the body.
     pub code_len: usize,
-    /// The rest of the body is the program's standard input; otherwise that is `/dev/null`.
+    /// Whether the rest of the body is the program's standard input; otherwise that is `/dev/null`.
     pub has_stdin: bool,
     /// Wall time after which the run is killed.
     pub timeout_ms: u64,
-    /// The maximum number of bytes kept of each of stdout and stderr: the start and, with two fifths of them, the end.
+    /// The maximum number of bytes returned of each of stdout and stderr: the start and, with two
+    /// fifths of them, the end.
     pub output_cap: usize,
-    /// The code is a cell of the workspace. The interpreter is started if there is none.
+    /// Whether the code is a cell of the workspace. The interpreter is started if there is none.
     pub cell: bool,
 }
 
@@ -66,7 +67,7 @@ pub struct RunDone {
 pub struct CellDone<R = Captured> {
     /// Whether the variables are still there.
     pub state: CellState,
-    /// The interpreter was started for this cell: it had no variables.
+    /// Whether the interpreter was started for this cell: it had no variables.
     pub fresh: bool,
     /// The number of cells that the interpreter has run; cells that were rolled back or undone do not count.
     pub count: u64,
@@ -81,7 +82,7 @@ pub struct CellDone<R = Captured> {
     /// The number of threads that ran before the cell and were not restored with the variables.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_threads: usize,
-    /// The memory does not suffice to protect the variables: they may be lost if the next cell is stopped.
+    /// Whether the memory does not suffice to protect the variables: they may be lost if the next cell is stopped.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_risk: bool,
 }
@@ -99,7 +100,7 @@ pub enum CellState {
 }
 
 impl CellState {
-    /// The word for it, as on the wire.
+    /// The state's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -115,7 +116,7 @@ impl CellState {
 pub enum End {
     /// The program ended by itself.
     Exited {
-        /// Its exit code.
+        /// The program's exit code.
         code: i32,
     },
     /// A signal ended the program that neither the agent sent, nor the kernel for lack of memory.
@@ -146,7 +147,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// The word for it, as on the wire.
+    /// The start's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Warm => "warm",
@@ -156,12 +157,12 @@ impl Start {
     }
 }
 
-/// The sizes of the kept parts of an output stream.
+/// The sizes of the returned parts of an output stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Captured {
-    /// Bytes kept from the start.
+    /// Bytes from the start.
     pub head: usize,
-    /// Bytes kept from the end. Nothing lies between head and tail if they add up to `total`.
+    /// Bytes from the end. Nothing lies between head and tail if they add up to `total`.
     pub tail: usize,
     /// Bytes that the program wrote.
     pub total: u64,
@@ -178,7 +179,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The word for it, as on the wire.
+    /// The stream's name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -195,20 +196,20 @@ pub struct Kill {
 }
 
 /// Reads a piece of a long output. Fails with [`FailureCode::NotFound`] if the output is not long
-/// ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no longer kept.
+/// ([`KEPT_FROM`](crate::limits::KEPT_FROM)), or no longer stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// Call id of the [`Run`].
     pub run: u32,
     /// One of the run's outputs.
     pub stream: Stream,
-    /// First byte wanted; at or past the end of what is kept the body is empty.
+    /// First byte wanted; at or past the end of the stored bytes the body is empty.
     pub offset: u64,
     /// The maximum number of bytes wanted.
     pub len: usize,
 }
 
-/// Answers [`Output`]. Body: the bytes, fewer than asked for only at the end of what is kept.
+/// Answers [`Output`]. Body: the bytes, fewer than requested only at the end of the stored bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputDone {
     /// Bytes that the program wrote.
@@ -233,7 +234,7 @@ pub struct PeekDone {
     pub stdout_total: u64,
     /// Bytes written to standard error so far.
     pub stderr_total: u64,
-    /// The interpreter is still being started: none of the code has run.
+    /// Whether the interpreter is still being started: none of the code has run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub loading: bool,
 }

@@ -82,7 +82,7 @@ pub struct Warm {}
 /// Answers [`Warm`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmDone {
-    /// The next run starts warm.
+    /// Whether the next run starts warm.
     pub ready: bool,
     /// The problems on the way: modules that could not be loaded, or why there is no fork server.
     pub problems: Vec<String>,
@@ -112,7 +112,7 @@ pub enum WentOn {
 /// again, and so does the next upload, because a run is likely to follow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hibernate {
-    /// Also saves the sandbox's present state, so that its process can end.
+    /// Whether to save the sandbox's present state as well, so that its process can end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub keep: bool,
 }
@@ -120,7 +120,7 @@ pub struct Hibernate {
 /// Answers [`Hibernate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HibernateDone {
-    /// The sandbox is saved, and its process may end.
+    /// Whether the sandbox is saved, and its process may end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub kept: bool,
 }

@@ -17,7 +17,7 @@ pub struct Inspect {
 /// Answers [`Inspect`]. Body: [`Contents`] as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectDone {
-    /// There is an interpreter. If not, the other fields have no meaning.
+    /// Whether there is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,
@@ -46,7 +46,8 @@ pub struct Contents {
 /// A variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    /// The first [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of the
+    /// variable's name.
     pub name: String,
     /// Type and size of its value, as `DataFrame 1000x5`, `list 3` or `int`; cut in the same way.
     pub summary: String,
@@ -60,7 +61,7 @@ pub struct Reset {
     pub runtime: RuntimeName,
     /// The number of cells to undo; `None` ends the interpreter, and the next cell gets a new one.
     pub undo: Option<u32>,
-    /// Also deletes all files of the data area.
+    /// Whether to delete all files of the data area as well.
     pub files: bool,
 }
 
@@ -96,11 +97,11 @@ pub struct Export {
 pub struct CarryLimits {
     /// Bytes of one variable.
     pub each_bytes: u64,
-    /// Bytes of all of them.
+    /// Maximum number of bytes of all variables.
     pub total_bytes: u64,
     /// Time for one variable, in milliseconds.
     pub each_ms: u64,
-    /// Time for all of them, in milliseconds.
+    /// Time for all variables, in milliseconds.
     pub total_ms: u64,
 }
 
@@ -108,7 +109,7 @@ pub struct CarryLimits {
 /// at the end. The bytes have a meaning only for the interpreter, and may be anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportDone {
-    /// There is an interpreter. If not, the other fields have no meaning.
+    /// Whether there is an interpreter. If not, the other fields have no meaning.
     pub live: bool,
     /// As in [`CellDone`].
     pub count: u64,
@@ -137,7 +138,8 @@ pub struct Carried {
 /// A variable that was lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostVariable {
-    /// Its name, at most [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of it.
+    /// The first [`MAX_VARIABLE_CHARS`](crate::limits::MAX_VARIABLE_CHARS) characters of the
+    /// variable's name.
     pub name: String,
     /// The reason, cut in the same way.
     pub why: String,

@@ -1,4 +1,5 @@
-//! The shell: a new one for each program and each cell. Only the folder in which a cell ends lives on until the next.
+//! The shell: a new one for each program and each cell. Only the folder in which a cell ends persists until the next
+//! cell.
 
 use std::{
     ffi::OsString,

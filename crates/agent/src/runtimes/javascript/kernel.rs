@@ -47,7 +47,7 @@ const OPTIONS: [&str; 4] = [
     "--disable-warning=internal/test/binding",
 ];
 
-/// High, so that a cell without bounds ends its own kernel when memory runs out.
+/// The score of a kernel: high, so that a cell without bounds ends its own kernel when memory runs out.
 const OOM_SCORE: u32 = 700;
 
 /// Time limit for listing the variables.
@@ -213,7 +213,7 @@ impl Kernel {
         let _ = kill(self.pid, Signal::SIGCONT);
     }
 
-    /// Discards messages that it has sent since its last cell: they answer no request.
+    /// Discards messages that the kernel has sent since its last cell: they answer no request.
     fn drain(&self) {
         while let Received::Message(()) = channel::receive(&self.control, |_| Some(())) {}
     }

@@ -198,7 +198,7 @@ impl Runtime for JavaScript {
     }
 
     fn resume(&mut self, _: Start, children: &mut Children) {
-        // A program may have continued it.
+        // A program may have continued the kernel.
         if let Some(kernel) = &self.kernel {
             children.signal_spared(kernel.pid(), Signal::SIGSTOP);
         }

@@ -119,7 +119,7 @@ pub(super) fn feed(mut pipe: PipeWriter, bytes: &[u8], answers: &OwnedFd, until:
     }
 }
 
-/// The head of a record, as far as the agent needs it.
+/// The fields of a record's head that the agent needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {

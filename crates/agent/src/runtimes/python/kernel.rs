@@ -99,7 +99,7 @@ struct Taken {
 pub(super) struct Process {
     pub(super) pid: Pid,
     channel: OwnedFd,
-    /// Number of requests that were sent to it.
+    /// Number of requests that were sent to the process.
     asked: Cell<u64>,
 }
 

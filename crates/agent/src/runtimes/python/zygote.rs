@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The process of the fork server. Dropping this closes its socket, at which it ends by itself.
+/// The process of the fork server. Dropping this closes the fork server's socket, which ends the fork server.
 #[derive(Debug)]
 pub(super) struct Zygote {
     pub(super) pid: Pid,
@@ -48,7 +48,7 @@ struct Request<'a> {
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub(super) enum ZygoteStatus {
-    /// It is not dumpable any more, so that user code cannot look into it.
+    /// The fork server is not dumpable any more, so that user code cannot look into it.
     Guarded,
     /// Everything is loaded.
     Loaded {
@@ -134,7 +134,7 @@ pub(super) struct KernelSpare {
     pub(super) stack: StackPipe,
     /// Known when it has been forked. After that it prepares for some time.
     pub(super) pid: Option<Pid>,
-    /// Whether it waits for its first cell.
+    /// Whether the spare waits for its first cell.
     pub(super) is_ready: bool,
     pub(super) asked: Instant,
 }
@@ -187,13 +187,13 @@ pub(super) struct Spare {
     stack: StackPipe,
     /// Known when it waits.
     pub(super) pid: Option<Pid>,
-    /// Whether a program or a cell has run beside it, and may have killed it.
+    /// Whether a program or a cell has run beside the spare, and may have killed it.
     pub(super) is_exposed: bool,
     pub(super) asked: Instant,
 }
 
 impl Spare {
-    /// Whether it waits for the start signal.
+    /// Whether the spare waits for the start signal.
     pub(super) fn is_ready(&self) -> bool {
         self.pid.is_some()
     }
@@ -203,7 +203,7 @@ impl Spare {
         look(&self.channel, &mut self.pid)
     }
 
-    /// Sends it the start signal, to run the script's file.
+    /// Sends the start signal to the spare, which then runs the script's file.
     pub(super) fn go(self, stdin: Stdin, start: Start, layout: &Layout) -> io::Result<Program> {
         let pid = self.pid.ok_or(io::ErrorKind::NotConnected)?;
         let (theirs, stdin) = match stdin {

@@ -8,11 +8,10 @@ use crate::files::Errno;
 /// An entry of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Its position among the folder's entries. Never 0.
+    /// The entry's position in its folder. Never 0.
     pub(crate) place: u64,
-    /// Its name.
     pub(crate) name: &'a str,
-    /// The node that it names.
+    /// The node of this name.
     pub(crate) inode: Inode,
     /// WASI's number for the kind of that node.
     pub(crate) filetype: u8,

@@ -27,10 +27,10 @@ use self::{
 };
 use super::{Content, Errno, packages::Packages};
 
-/// Most nested folders, so that a path of all of them is short enough.
+/// Maximum number of nested folders, so that a path of all of them is short enough.
 const MAX_DEPTH: usize = MAX_PATH / 2;
 
-/// Most replaced files that still count in the quota, until the next run clears them away.
+/// Maximum number of replaced files that still count in the quota, until the next run clears them away.
 const MAX_REPLACED: u32 = 256;
 
 /// The files of a sandbox.

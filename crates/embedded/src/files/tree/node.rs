@@ -75,7 +75,7 @@ impl Kind {
 /// The metadata of a node. Times are nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// Its number.
+    /// The node's number.
     pub(crate) inode: Inode,
     /// WASI's number for its kind: 3 is a folder, 4 a file, 7 a link.
     pub(crate) filetype: u8,

@@ -6,14 +6,14 @@ use crate::files::{Content, Errno};
 /// Longest path that a guest may give, in bytes, as on Linux.
 pub(super) const MAX_GUEST_PATH: usize = 4096;
 
-/// Most links that are followed in a path, as on Linux.
+/// Maximum number of links that are followed in a path, as on Linux.
 const MAX_LINKS: usize = 40;
 
 /// The end of a path.
 pub(super) struct Place<'a> {
     pub(super) folder: Inode,
     pub(super) name: &'a str,
-    /// The path ends in a slash, so it must name a folder.
+    /// Whether the path ends in a slash, so it must name a folder.
     pub(super) wants_folder: bool,
 }
 

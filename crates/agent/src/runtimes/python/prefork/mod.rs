@@ -55,8 +55,8 @@ const WANTED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that a run waits until a fork server is guarded; that takes as long as an interpreter's start.
 const GUARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Total time for which loading is paused while runs have the processor to themselves. Without a limit, one run after
-/// another would keep it from ever ending.
+/// Maximum total time for which loading is paused while runs have the processor to themselves. Without a limit, one run
+/// after another would keep it from ever ending.
 const MAX_HELD_UP: Duration = Duration::from_secs(1);
 
 /// Longest pause before a fork server that keeps dying is started again.
@@ -97,7 +97,7 @@ struct Loading {
     paused: Option<Instant>,
     /// Total time of the pauses.
     held_up: Duration,
-    /// Whether it is guarded, so that a run can have an interpreter of its own beside it.
+    /// Whether the fork server is guarded, so that a run can have an interpreter of its own beside it.
     guarded: bool,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Prefork {
     lost_spares: u32,
     /// Number of deaths since it last served a run and survived that.
     deaths: u32,
-    /// Whether it was ended for a run because it was not guarded yet.
+    /// Whether the fork server was ended for a run because it was not guarded yet.
     gave_way: bool,
 }
 
@@ -141,8 +141,8 @@ impl Prefork {
         }
     }
 
-    /// Starts it to load these modules, and what cells need if there will be any. Does nothing if there is no program
-    /// for it.
+    /// Starts the fork server to load these modules, and what cells need if there will be any. Does nothing if the
+    /// image has no fork server.
     pub(super) fn configure(&mut self, preload: &[String], cells: bool, children: &mut Children) {
         if matches!(self.phase, Phase::Off) && self.layout.zygote.exists() {
             self.cells = cells;
@@ -169,7 +169,7 @@ impl Prefork {
         }
     }
 
-    /// Checks it and its spares, and does what is next. Never waits.
+    /// Checks the fork server and its spares, and takes the next step. Never waits.
     pub(super) fn attend(&mut self, children: &mut Children) {
         let now = Instant::now();
         match &mut self.phase {
@@ -178,7 +178,7 @@ impl Prefork {
                 Received::Message(ZygoteStatus::Loaded { missing, threads }) => {
                     self.problems = missing;
                     if threads > 1 {
-                        // A fork of it would have locks that no thread releases.
+                        // A fork of the fork server would have locks that no thread releases.
                         let threads = format!("the modules start {} threads", threads - 1);
                         self.problems.push(threads);
                         self.end(Phase::Off, children);
@@ -209,7 +209,7 @@ impl Prefork {
                 && matches!(self.phase, Phase::Loaded(_))
                 && now > spare.asked + FORK_TIMEOUT;
             if !is_alive && was_ready && self.lost_spares < MAX_LOST_SPARES {
-                // A run beside it has taken the memory.
+                // A run beside the fork server has taken the memory.
                 self.lost_spares += 1;
                 self.drop_spare(children);
             } else if !is_alive || is_stuck {
@@ -220,7 +220,8 @@ impl Prefork {
             && !was_ready
         {
             children.keep(pid);
-            // Checked now, it need not be checked while a run waits; if this fails, it is checked again then.
+            // The check is made now, so that a run need not wait for it. If it fails, it is repeated when the run
+            // starts.
             children.is_only(None);
         }
         if matches!(self.phase, Phase::Loaded(_)) && self.spare.is_none() {
@@ -255,7 +256,7 @@ impl Prefork {
         }
     }
 
-    /// Ends it, and starts it again after a pause that doubles with each death.
+    /// Ends the fork server, and starts it again after a pause that doubles with each death.
     fn fail(&mut self, why: String, children: &mut Children) {
         let pause = match self.deaths {
             0 => Duration::ZERO,
@@ -288,7 +289,7 @@ impl Prefork {
         }
     }
 
-    /// Starts it again if it is asleep.
+    /// Starts the fork server again if it is asleep.
     pub(super) fn wake(&mut self, children: &mut Children) {
         if matches!(self.phase, Phase::Asleep) {
             self.load(children);
@@ -306,7 +307,7 @@ impl Prefork {
         known.then(|| Outlook { ready, problems: self.problems.clone() })
     }
 
-    /// Whether it has loaded all that a program seems to import.
+    /// Whether the fork server has loaded all modules that a program seems to import.
     pub(super) fn suits(&self, code: &[u8]) -> bool {
         matches!(self.phase, Phase::Loaded(_)) && imports::suffice(code, &self.preload)
     }
@@ -401,13 +402,13 @@ impl Prefork {
         let until = Instant::now() + WANTED_TIMEOUT;
         while self.spare.as_ref().is_some_and(|spare| !spare.is_ready()) {
             if !self.wait_for_message(until, children) {
-                // If it comes later, it finds its channel closed.
+                // A spare that comes later finds its channel closed.
                 self.drop_spare(children);
             }
         }
     }
 
-    /// Waits for something to attend to, and does; returns false if it is too late.
+    /// Waits until a descriptor can be read or the time is over, and attends to it; returns false if no time is left.
     fn wait_for_message(&mut self, until: Instant, children: &mut Children) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

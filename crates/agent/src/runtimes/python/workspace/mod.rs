@@ -60,7 +60,7 @@ struct Copy {
     count: u64,
     /// Number of threads that were alive, and that the copy lacks.
     threads: usize,
-    /// Whether it is worth more than the work of a cell.
+    /// Whether the copy is worth more than the work of a cell.
     is_protected: bool,
 }
 
@@ -288,7 +288,7 @@ impl Workspace {
         kernel.chain(self.copies.iter().map(|copy| copy.process.pid)).collect()
     }
 
-    /// Notes that something has run; it has disturbed the kernel unless it was a cell of this workspace.
+    /// Notes that a program or cell has run, which has disturbed the kernel unless it was a cell of this workspace.
     pub(super) fn has_run(&mut self, children: &Children) {
         self.was_disturbed |= !mem::take(&mut self.was_own);
         self.hold(children);

@@ -67,7 +67,8 @@ impl Workspace {
         }
     }
 
-    /// Sets the scores between cells. The kernel is worth the most, as its state was said to be kept.
+    /// Sets the scores between cells. The kernel is worth the most, because the result of the last cell said that its
+    /// state persists.
     pub(super) fn weigh_for_rest(&self, children: &Children) {
         let kernel = self.kernel.iter().map(|kernel| (&kernel.process, PROTECTED));
         let copy = self.copies.last().map(|copy| (&copy.process, EXPENDABLE));
