@@ -12,7 +12,7 @@
 //!
 //! `wire` is the way of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
 //! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
-//! variables.
+//! variables; `vitals` is the memory of the sandbox, which each ping reports.
 
 mod files;
 mod resume;
