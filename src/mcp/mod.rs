@@ -3,9 +3,9 @@
 //! sessions and roots.
 //!
 //! ```text
-//! stdio, http --> message: limits --> rmcp --> Server::call_tool --> tool::perform --> a tool --> sessions
-//!                                                                         |
-//!                           log line, audit line, metrics, notes <--------'
+//! stdio, http --> message: limits --> rmcp --> Server::call_tool --> perform --> a tool --> sessions
+//!                                                                     |
+//!                           log line, audit line, metrics, notes <----'
 //! ```
 //!
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.

@@ -12,7 +12,9 @@
 //! # How to add a note
 //!
 //! 1. A sentence: a variant of [`Advice`] in `advice.rs` or, if it has parameters, of [`Note`] here.
-//! 2. The condition: `of_run` in `run.rs`, or `of_workspace` in `cell.rs` if it is about a workspace.
+//! 2. The condition: `of_error` in `errors.rs` if it is about an error; `of_run` in `run.rs` if it is about anything
+//!    else of a run; `of_workspace` in `cell.rs` if it is about a workspace. Rules know no settings: a note on the call
+//!    itself, or on a setting, is added by the tool (`Call::note`).
 //! 3. A test of when the note must and must not appear, beside the condition; through the protocol, in
 //!    `tests/drills/habits.rs`. Notes cost tokens: `tests/tokens/run.sh` measures them.
 //! 4. If only the sandbox knows the fact: a field of `Facts` (`crates/protocol/src/message/facts.rs`). The agent fills

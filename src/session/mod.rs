@@ -1,12 +1,13 @@
 //! A session: one sandbox, and one task that owns it.
 //!
 //! - [`state`]: the rules, pure. [`phase`]: what it is doing.
-//! - [`origin`]: how it began; [`setup`]: the parts it is started with; [`handle`]: its interface; [`lease`]: its name
-//!   and permit.
+//! - [`origin`]: how it began; [`beginning`]: how much of a saved state it has; [`setup`]: the parts it is started
+//!   with; [`handle`]: its interface; [`lease`]: its name and permit.
 //! - [`driver`]: the task; [`command`]: its commands; [`reply`]: their answers; [`sandbox`]: starting and ending.
 //! - [`report`]: the result of a run that its caller gets.
 //! - [`operations`]: operations beside runs, a file each; [`explain`]: what their failures mean.
-//! - [`events`]: what happens, and its observers; [`history`]: past runs, for viewers; [`pictures`]: their pictures.
+//! - [`events`]: what happens, and its observers; [`history`]: past runs, for viewers; [`spill`]: their texts that
+//!   memory has no room for; [`pictures`]: their pictures.
 //! - [`archiving`]: restore and save with the archive; [`hold`]: sandboxes that outlive their stream.
 //! - [`traceback`]: tracebacks without what a model cannot act on.
 //! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.

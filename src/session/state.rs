@@ -1,14 +1,16 @@
 //! The rules of a session, without time, tasks or sandboxes: what is allowed in which state.
 //!
 //! ```text
-//!             first use       Run
-//!   Waiting -----------> Idle ------> Running        file operations go on beside a run
-//!                         ^              |
-//!                         '--------------'  run_ended
+//!            first use         Run
+//!   Pooled -----------> Idle <-------> Running      file operations go on beside a run
+//!                       |  ^ run_ended
+//!            `hibernate`|  | next use
+//!                       v  |
+//!                    Hibernating
 //! ```
 //!
-//! A session that is unused for `hibernate` hibernates; one that is unused for `ttl` ends. A session that waits for its
-//! first use does neither.
+//! A session that is unused for `hibernate` hibernates, or earlier if its place is needed; one that is unused for `ttl`
+//! ends. A session that waits for its first use does neither.
 
 use std::time::{Duration, Instant};
 

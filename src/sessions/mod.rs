@@ -14,7 +14,8 @@
 //! ```
 //!
 //! - [`Sessions`]: the sessions as one caller sees them. [`host`]: the sessions of all callers, and what they share.
-//! - [`registry`]: live sessions by name and by workspace; [`gone`]: ended ones. Neither starts or ends anything.
+//! - [`registry`]: live sessions by name and by workspace; [`gone`]: ended ones; [`numbers`]: their numbers, to which
+//!   URLs are bound. None of them starts or ends anything.
 //! - [`open`]: from a call to a session; [`turns`]: once for concurrent calls; [`room`]: permits; [`start`]: its task.
 //! - [`saved`]: sandboxes in the state folder. [`archived`]: sessions in the archive. [`adopt`]: sandboxes that wait for
 //!   another server. [`homes`]: which of several servers has a caller's sessions.

@@ -11,25 +11,30 @@
 //! ```
 //!
 //! - [`error`]: failures of a backend. [`check`]: its checks in `llm-sandbox doctor`. [`build`]: building the image of
-//!   sandboxes; [`template`]: what sandboxes contain. [`sweep`]: removing the sandboxes of dead servers.
-//!   [`homes`]: which of several servers has the sessions of which caller. [`abilities`]: what only some backends can
-//!   do, such as reconnecting to a sandbox or saving it on disk.
+//!   sandboxes; [`image`]: its files; [`template`]: what sandboxes contain; [`known_template`]: the last one.
+//!   [`sweep`]: removing the sandboxes of dead servers. [`homes`]: which of several servers has the sessions of which
+//!   caller. [`abilities`]: what only some backends can do, such as reconnecting to a sandbox or saving it on disk.
 //! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
 //!   [`factory`]: choosing one of them by the settings.
 //!
 //! # How to add a backend
 //!
-//! 1. A file or folder here with a type that implements [`Backend`]; [`local`] is the shortest example. The agent is
-//!    the program at the other end of the stream: a backend without containers starts another agent that speaks the
-//!    same protocol, as `wasm` does with `crates/embedded`.
-//! 2. [`Backend::abilities`] returns those of the traits in [`abilities`] that the type implements. The other methods
+//! 1. A file or folder here with a type that implements [`Backend`]; [`local`] is the shortest example, but isolates
+//!    nothing. The agent is the program at the other end of the stream: a backend without containers starts another
+//!    agent that speaks the same protocol, as `wasm` does with `crates/embedded`.
+//! 2. The backend isolates: no network (except for [`Purpose::Fetcher`]), a read-only root, an empty data area and
+//!    scratch space, and [`Spec::limits`], of which an agent in a container enforces none.
+//!    `deploy/container/src/options.rs` has the options of a container, each with its reason;
+//!    `crates/agent/src/places.rs` the folders of the agent.
+//! 3. [`Backend::abilities`] returns those of the traits in [`abilities`] that the type implements. The other methods
 //!    with a default, such as [`Backend::concurrent_starts`] and [`Backend::needs_guard`], are answered only if the
 //!    default is wrong.
-//! 3. Each error has a kind ([`BackendErrorKind`]) and a text that says how to fix it.
-//! 4. `crates/config/src/choices.rs`: a variant of `Engine`, its name in `as_str`, and the variant in `from_str`;
+//! 4. Each error has a kind ([`BackendErrorKind`]) and a text that says how to fix it.
+//! 5. `crates/config/src/choices.rs`: a variant of `Engine`, its name in `as_str`, and the variant in `from_str`;
 //!    `crates/config/src/table.rs`: the name in the row `ENGINE`; [`factory::of`]: its arm.
-//! 5. Tests: a variant of `On` and a module in `on_all!` (`tests/support/lib.rs`). The promises are written once for
-//!    all backends. List each promise that the backend cannot keep, with a reason; never skip one silently.
+//! 6. Tests: a variant of `On` and a module in `on_all!` (`tests/support/lib.rs`), and the module's name in the
+//!    filters of `.config/nextest.toml`, or the gate runs all of its tests. The promises are written once for all
+//!    backends. List each promise that the backend cannot keep, with a reason; never skip one silently.
 //!
 //! If the future of [`Backend::start`] is dropped, at any point, it must leave nothing behind that neither the
 //! sandbox's own leash (an agent ends without a server) nor a sweep would remove.

@@ -10,9 +10,9 @@
 //! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
 //! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
-//! `wire` has the path of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs`
-//! has the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep
-//! their variables.
+//! `wire` has the path of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
+//! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
+//! variables; `vitals` is the memory of the sandbox, which each ping reports.
 
 mod files;
 mod resume;

@@ -3,8 +3,9 @@
 //!
 //! # How to add a tool
 //!
-//! A tool that needs nothing new from the sandbox is a file here and two lines in this one; for others, see "How to add
-//! a verb" in `crates/protocol`. This is the whole file `count_files.rs` of a tool that counts the files of a session:
+//! A tool that needs nothing new from the sandbox is a file here, four lines in this one and two in [`super`]; for
+//! others, see "How to add a verb" in `crates/protocol`. This is the whole file `count_files.rs` of a tool that counts
+//! the files of a session; `read_artifact.rs` is an example of one that reads a file (`Open`, then `results::read`):
 //!
 //! ```ignore
 //! //! `count_files`.
@@ -60,23 +61,29 @@
 //! ```
 //!
 //! 1. Here, in alphabetical order: the line `mod count_files;`, a `pub(super) use` of `CountFiles`, its name in
-//!    [`BuiltIn`] and its row in [`TOOLS`]; and its arm in [`call_built_in`](super::call_built_in). The compiler asks for
-//!    the last three, and `cargo test --lib every_file_of_a_tool` for the file.
+//!    [`BuiltIn`] and its row in [`TOOLS`]. In [`super`]: its import, and its arm in
+//!    [`call_built_in`](super::call_built_in). `cargo test --lib every_file_of_a_tool` asks for the row, and the
+//!    compiler for the rest.
 //! 2. A test: a function in a file of `tests/promises/`, such as `artifacts.rs`, and its name in that file's `on_all!`,
 //!    which makes a test on each engine. Without Docker, run `cargo build --workspace --all-features`, then `cargo
 //!    nextest run -p llm-sandbox-tests -E 'test(NAME) and test(::local::)'`. To try the tool by hand, start
 //!    `SANDBOX_ENGINE=local llm-sandbox` and write JSON-RPC to its standard input, one message per line: `initialize`,
 //!    `notifications/initialized`, `tools/call`.
-//! 3. A row in README's table, a line in the changelog, and the name in the lists of tools that clients must see:
-//!    `tests/clients/job.mjs`, `tests/clients/python_sdk.py`, `tests/n8n/agent.mjs`.
-//! 4. Generated texts: `UPDATE_DOCS=1 cargo test --all-features --test reference` writes `docs/tools.md`, and
+//! 3. A row in README's table (the page may have at most 150 lines), its name in the table of toolsets in
+//!    `docs/tools.md`, and a line in the changelog.
+//! 4. The tests that know all tools: `tools` in `tests/clients/job.json`; a call in `tests/clients/inspector.mjs`;
+//!    `RUN` or `CODE` in `tests/promises/cells.rs`; `STARTS_SESSIONS` in `tests/adversarial/hostile_arguments.rs`, if
+//!    it starts a session; and `MAX_SHOWN_BYTES` in `tests/promises/protocol.rs`, if the list of tools becomes too
+//!    long for it.
+//! 5. Generated texts: `UPDATE_DOCS=1 cargo test --all-features --test reference` writes `docs/tools.md`, and
 //!    `INSTA_UPDATE=always cargo test --package llm-sandbox-tests --test promises described_exactly` the snapshots of
 //!    the schemas. Read them, because models will read them.
 //!
 //! Rules:
 //!
 //! - **Arguments** of its own are a struct with `#[derive(Deserialize)]` and `#[serde(deny_unknown_fields)]`, whose
-//!   fields are those of the input schema; `read_output.rs` is an example. `ALIASES` lists other names that models use.
+//!   fields are those of the input schema; `read_output.rs` is an example. A number is an `f64`, which
+//!   [`whole`](super::call::whole) reads. `ALIASES` lists other names that models use.
 //! - **Checks**: [`arguments`](super::arguments) first checks each call against that schema, so unknown and missing
 //!   names, types, bounds and choices need no code in the tool. Clients see the schema without its bounds.
 //!   `tests/adversarial/hostile_arguments.rs` makes bad values from the schemas: state the effect of a bad value of a
@@ -84,7 +91,8 @@
 //! - **Errors** are those of `src/error.rs`. A new kind needs a code there, a sentence that says what to do, and a row
 //!   in `docs/tools.md`.
 //! - **Schemas** stay plain: several clients understand neither `$ref` nor `oneOf`, nor a bare `true`.
-//! - **The description** says what the tool does, when to use it, and what to do when it fails.
+//! - **The description** says what the tool does, when to use it, and what to do when it fails, in 40 to 2000 bytes.
+//! - **Notes** on the call are added with `call.note`; every result may have them, so its schema does not mention them.
 
 mod cancel_execution;
 mod close_session;
