@@ -151,6 +151,8 @@ impl Source {
         for file in &self.files {
             let (size, pieces) = self.open(file).await?;
             let mut header = tar::Header::new_gnu();
+            // Without a type, Python takes a path that is cut off after a slash for a folder.
+            header.set_entry_type(tar::EntryType::Regular);
             header.set_size(size);
             header.set_mode(0o644);
             header.set_mtime(u64::try_from(file.modified_ns / 1_000_000_000).unwrap_or(0));

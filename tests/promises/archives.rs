@@ -71,6 +71,9 @@ print(json.dumps({{name: hashlib.sha256(content).hexdigest() for name, content i
         let disposition = format!("attachment; filename=\"{session}.{format}\"");
         assert_eq!(archive.header("content-disposition"), disposition);
         assert_eq!(unpacked(&archive.body, format).await, expected, "{format}");
+        if format == "tar" {
+            assert_eq!(archive.body[156], b'0', "the type of an entry: a regular file");
+        }
         let target = format!("/files/{session}?format={format}");
         let head = caller.send("HEAD", &target, &[], &[]).await;
         assert_eq!((head.status, head.header("content-type"), head.body.len()), (200, mime, 0));
