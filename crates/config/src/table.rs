@@ -143,10 +143,10 @@ settings! {
         cpu_limit: f64 = SANDBOX_CPU_LIMIT(defaults::CPU_LIMIT, Number(defaults::CPUS.0, defaults::CPUS.1), number);
         /// Processes and threads.
         pids_limit: u32 = SANDBOX_PIDS_LIMIT(defaults::PIDS_LIMIT, Whole(defaults::PIDS.0, defaults::PIDS.1), whole);
-        /// Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and may be at most three
-        /// quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default, the default here is half of it. If it
-        /// is more than SANDBOX_MEMORY_LIMIT less 250MB, no libraries are preloaded (SANDBOX_PRELOAD): raise both, as
-        /// docs/larger-data.md says.
+        /// Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and, except with the
+        /// embedded engine, may be at most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default,
+        /// the default here is half of it. If it is more than SANDBOX_MEMORY_LIMIT less 250MB, no libraries are
+        /// preloaded (SANDBOX_PRELOAD): raise both, as docs/larger-data.md says.
         data_limit: u64 = SANDBOX_DATA_LIMIT("256MB", Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole);
         /// Longest run, and the default of timeout_s. A run that takes longer is killed. Above 60, some clients must
         /// be told to wait: n8n's MCP nodes by their option Timeout, the TypeScript SDK by the option timeout of a
