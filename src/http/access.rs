@@ -150,13 +150,7 @@ impl Access {
         let genuine = verdicts.into_iter().find(|verdict| *verdict != Err(SignatureError::Invalid));
         let genuine = genuine.ok_or_else(forged)?;
         // Before the expiry is checked: if the session has ended, there is no new URL to ask for.
-        let held = match sessions.held(id, signature.number) {
-            Some(held) => Some(held),
-            None => match sessions.archived() {
-                Some(archived) => archived.held(id, signature.number).await,
-                None => None,
-            },
-        };
+        let held = sessions.held(id, signature.number).await;
         let held = held.ok_or_else(|| ApiError::not_found(ENDED))?;
         genuine.map_err(|_| {
             let why = "This URL has expired. Ask for a new one.";

@@ -86,6 +86,11 @@ impl State {
         self.hibernating = true;
     }
 
+    /// Records that the session has its sandbox again, without a use.
+    pub(crate) fn woke(&mut self) {
+        self.hibernating = false;
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.running
     }

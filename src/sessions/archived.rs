@@ -119,7 +119,7 @@ impl<'a> ArchivedSessions<'a> {
     /// The caller's session of this name, if it is archived and not live. It is not restored.
     pub(crate) async fn find(&self, id: &SessionId) -> Option<ArchivedSession> {
         let Self { sessions, archive } = *self;
-        if sessions.find(id).is_some() {
+        if sessions.find(id).is_some() || sessions.saved().is_some_and(|saved| saved.has(id)) {
             return None;
         }
         let Lookup::Found(manifest) = archive.find(&sessions.caller, id).await else { return None };
@@ -141,7 +141,7 @@ impl<'a> ArchivedSessions<'a> {
     }
 
     /// The archived session of this name and number as its holder sees it, for any caller.
-    pub(crate) async fn held(&self, id: &SessionId, number: u64) -> Option<Sessions> {
+    pub(super) async fn held(&self, id: &SessionId, number: u64) -> Option<Sessions> {
         let manifest = self.archive.find_by_number(id, number).await?;
         let holder = Principal::named(manifest.caller_name())?;
         Some(self.sessions.seen_by(holder).only(number))

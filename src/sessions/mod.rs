@@ -106,12 +106,19 @@ impl Sessions {
         Self { only: Some(number), ..self.clone() }
     }
 
-    /// The session of this name and number as its holder sees it, and no other, for any caller.
-    pub(crate) fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
+    /// The live, saved or archived session of this name and number as its holder sees it, and no other, for any caller.
+    pub(crate) async fn held(&self, id: &SessionId, number: u64) -> Option<Self> {
         let host = &self.host;
         let is_number = |holder: &Principal, it| host.number_in_urls(holder, it) == number;
-        let holder = host.registry().holder(id, is_number)?.clone();
-        Some(self.seen_by(holder).only(number))
+        let holder = host.registry().holder(id, is_number).cloned();
+        if let Some(holder) = holder {
+            return Some(self.seen_by(holder).only(number));
+        }
+        // The archive may have an older state of a saved session.
+        if let Some(held) = self.saved().and_then(|saved| saved.held(id, number)) {
+            return Some(held);
+        }
+        self.archived()?.held(id, number).await
     }
 
     /// The caller that sees these sessions.
@@ -273,7 +280,7 @@ impl Sessions {
             found.as_ref().is_none_or(|it| it.origin.continues() || it.archived.may_be);
         let closed = match found {
             Some(handle) => handle.close().await,
-            None => match self.saved().filter(|saved| self.only.is_none() && saved.has(id)) {
+            None => match self.saved().filter(|saved| saved.has(id)) {
                 Some(saved) => {
                     saved.forget(id);
                     self.host.changes.tell();

@@ -48,7 +48,7 @@ pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle>
         return Ok(handle);
     }
     let opening = Opening::new(sessions, Which::Named(id.clone()));
-    let saved = sessions.saved().filter(|_| sessions.only.is_none());
+    let saved = sessions.saved();
     let is_known = match Box::pin(opening.restorable()).await? {
         _ if saved.is_some_and(|saved| saved.has(id)) => true,
         Some(restore) => restore.is_known(),
@@ -194,16 +194,13 @@ impl<'a> Opening<'a> {
             }
             Which::Automatic(workspace) => find_workspace(sessions, registry, workspace),
         };
-        if let Some((opened, handle)) = found.filter(|(_, handle)| !handle.is_ended())
-            && sessions.sees(&handle)
-        {
-            return Ok(Some((opened, handle)));
-        }
+        let is_hidden = match found.filter(|(_, handle)| !handle.is_ended()) {
+            Some(there) if sessions.sees(&there.1) => return Ok(Some(there)),
+            there => there.is_some(),
+        };
+        let is_saved = |id| sessions.saved().is_some_and(|saved| saved.has(id)) && !is_hidden;
         match &self.which {
-            Which::Named(id)
-                if sessions.only.is_none()
-                    && (can_be_restored || sessions.saved().is_some_and(|it| it.has(id))) =>
-            {
+            Which::Named(id) if sessions.only.is_none() && can_be_restored || is_saved(id) => {
                 Ok(None)
             }
             Which::Named(id) if sessions.only.is_some() || id.is_minted() => {
@@ -291,7 +288,8 @@ impl<'a> Opening<'a> {
             return Err(NotOpened::Full(if is_own { Full::Client } else { Full::Server }));
         }
         let permit = room.permit().ok_or(NotOpened::Full(Full::Server))?;
-        let new = NewSession { permit: Some(permit), ..self.new_session(restore.take()) };
+        let new =
+            NewSession { permit: Some(permit), ..self.new_session(&registry, restore.take()) };
         let handle = new.spawn(host);
         let opened = self.register(&mut registry, &handle);
         drop(registry);
@@ -300,7 +298,7 @@ impl<'a> Opening<'a> {
     }
 
     /// The session that is started for the call: woken from the state folder, restored from the archive, or new.
-    fn new_session(&self, restore: Option<Restore>) -> NewSession {
+    fn new_session(&self, registry: &Registry, restore: Option<Restore>) -> NewSession {
         let (sessions, host) = (self.sessions, &self.sessions.host);
         let saved = sessions.saved().filter(|_| self.is_saved());
         let id = match &self.which {
@@ -316,6 +314,8 @@ impl<'a> Opening<'a> {
         let mut restore = restore;
         let origin = if let Some(saved) = saved.filter(|saved| saved.has(&id)) {
             restore = None;
+            // Its URLs stay valid.
+            number = saved.number(&id).filter(|number| !registry.has_number(*number));
             if let Some(record) = saved.record(&id) {
                 (own, workspace) = (record.own, record.workspace);
             }
@@ -327,6 +327,12 @@ impl<'a> Opening<'a> {
             number = host.archive.as_ref().and_then(|archive| archive.number_of(manifest));
             Origin::Restored
         } else {
+            // The server ended before the session had anything to save.
+            if let Some(record) = saved.and_then(|saved| saved.record(&id))
+                && own == OwnSettings::default()
+            {
+                own = record.own;
+            }
             Origin::New
         };
         let number = number.unwrap_or_else(|| host.numbers.next());

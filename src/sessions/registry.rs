@@ -148,6 +148,11 @@ impl Registry {
         found.map(|(key, _)| &key.caller)
     }
 
+    /// Whether a live session of any caller has this number.
+    pub(super) fn has_number(&self, number: u64) -> bool {
+        self.all().any(|handle| handle.number == number)
+    }
+
     /// The sessions of all callers.
     pub(super) fn all(&self) -> impl Iterator<Item = &Handle> {
         self.live.values()

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use backend::SavesSandboxes;
 use jiff::Timestamp;
-use model::{OwnSettings, SessionId, SessionKey, SessionRecord, WorkspaceId};
+use model::{OwnSettings, Principal, SessionId, SessionKey, SessionRecord, WorkspaceId};
 use serde::Deserialize;
 
 use super::{Sessions, which::Workspace};
@@ -14,6 +14,8 @@ use super::{Sessions, which::Workspace};
 pub(super) struct SavedBefore {
     names: BTreeSet<SessionId>,
     of_workspaces: HashMap<SessionKey, SessionId>,
+    /// The caller of each session by its name and the number that its URLs are bound to.
+    holders: HashMap<(SessionId, u64), Principal>,
 }
 
 /// A saved session that can resume and has not been used since this server started.
@@ -47,7 +49,11 @@ impl SavedBefore {
         let mut known = Self::default();
         for text in folder.records() {
             let (id, workspace) = match serde_json::from_str::<SessionRecord>(&text) {
-                Ok(record) => (record.session.clone(), record.workspace_key()),
+                Ok(record) => {
+                    let (id, workspace) = (record.session.clone(), record.workspace_key());
+                    known.holders.insert((record.session, record.number), record.caller);
+                    (id, workspace)
+                }
                 Err(_) => match serde_json::from_str::<Nameless>(&text) {
                     Ok(Nameless { session, workspace, .. }) => {
                         let Ok(id) = session.parse() else { continue };
@@ -78,6 +84,21 @@ impl<'a> SavedSessions<'a> {
     /// Whether the caller's session of this name can resume from a saved sandbox.
     pub(super) fn has(&self, id: &SessionId) -> bool {
         self.folder.has(&self.key(id))
+            && self.sessions.only.is_none_or(|only| self.number(id) == Some(only))
+    }
+
+    /// The number that the URLs of the caller's session of this name are bound to, if URLs outlive servers: without a
+    /// key, this server gives the same numbers to other sessions.
+    pub(super) fn number(&self, id: &SessionId) -> Option<u64> {
+        self.sessions.config().server_key.as_ref()?;
+        Some(self.record(id)?.number)
+    }
+
+    /// The saved session of this name and number as its holder sees it, for any caller.
+    pub(super) fn held(&self, id: &SessionId, number: u64) -> Option<Sessions> {
+        let holder = self.sessions.host.saved_before.holders.get(&(id.clone(), number))?;
+        let held = self.sessions.seen_by(holder.clone()).only(number);
+        held.saved().is_some_and(|saved| saved.has(id)).then_some(held)
     }
 
     /// The workspace's session that can resume from a saved sandbox.

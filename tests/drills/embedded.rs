@@ -1,7 +1,7 @@
 //! The embedded engine: its limits, each with the answer that its callers get, and its isolation.
 
 use support::{
-    On, Server, assert_fields, name, text, until,
+    On, Server, assert_fields, key_in, name, text, until,
     web::{Caller, Web},
 };
 
@@ -600,6 +600,95 @@ async fn a_session_goes_on_with_its_own_limits() {
     assert_eq!(cell(&server, &id, "x").await["result"], "1");
     let again = server.call("create_session", json!({ "session_id": id })).await;
     assert_eq!(again.error(), "invalid_argument", "it is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_only_created_keeps_its_limits() {
+    let (_dir, folder) = state_folder();
+    let id = name("own");
+    let mut server = keeping(&folder).await;
+    let small = json!({ "session_id": id, "memory_limit_mb": 64 });
+    server.call("create_session", small).await.ok();
+    let agents = agents(&server);
+    server.kill().await;
+    until_gone(agents).await;
+    let server = keeping(&folder).await;
+    let big = cell(&server, &id, "big = bytearray(100_000_000)").await;
+    assert_eq!(big["status"], "out_of_memory", "{big}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_of_a_session_stay_valid_and_show_its_last_state_after_each_restart() {
+    for is_archived in [false, true] {
+        let (dir, folder) = state_folder();
+        let (archive, key) = (dir.path().join("archive").display().to_string(), key_in(dir.path()));
+        let states = folder.display().to_string();
+        let mut settings =
+            vec![("SANDBOX_STATE_DIR", &*states), ("SANDBOX_KEY_FILE", &*key), ALICE_AND_BOB];
+        settings.extend(is_archived.then_some(("SANDBOX_ARCHIVE", &*archive)));
+        let id = name("urls");
+        let write = |text: &str| {
+            format!(
+                "_ = open('{text}.txt', 'w').write('{text}')\n_ = open('v.txt', 'w').write('{text}')"
+            )
+        };
+        let mut url = String::new();
+        for (round, text_now) in ["one", "two", "three"].into_iter().enumerate() {
+            let mut web = Web::start(On::Wasm, &settings).await;
+            let get = async |url: &str| {
+                let answer = web.caller(None).send("GET", url, &[], &[]).await;
+                (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+            };
+            let alice = web.caller(Some("secret-a"));
+            if round > 0 {
+                let before = ["one", "two"][round - 1];
+                let by_token =
+                    alice.send("GET", &format!("/files/{id}/{before}.txt"), &[], &[]).await;
+                assert_eq!(
+                    by_token.status, 200,
+                    "{round}: the state folder is newer than the archive"
+                );
+                assert_eq!(get(&url).await, (200, before.to_owned()), "{round}, before a call");
+            }
+            let call = json!({ "session_id": id, "code": write(text_now) });
+            let made = alice.call("execute_code", call).await.ok();
+            if round == 0 {
+                let all = made["artifacts"].as_array().expect("two files");
+                let file = all.iter().find(|it| it["filename"] == "v.txt").expect("it was written");
+                let path = text(&file["download_url"]).find("/files/").expect("a URL of a file");
+                text(&file["download_url"])[path..].clone_into(&mut url);
+            }
+            assert_eq!(get(&url).await, (200, text_now.to_owned()), "{round}");
+            if round == 2 {
+                alice.call("close_session", json!({ "session_id": id })).await.ok();
+                assert_eq!(get(&url).await.0, 404, "closed");
+            }
+            let agents = agents_of(&web.process);
+            web.signal(if round == 0 { "TERM" } else { "KILL" });
+            web.exit_code().await;
+            until_gone(agents).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_only_looked_at_hibernates_again() {
+    let (_dir, folder) = state_folder();
+    let settings = [
+        ("SANDBOX_STATE_DIR", folder.to_str().expect("UTF-8")),
+        ("SANDBOX_HIBERNATE_AFTER_M", "0.01"),
+        ALICE_AND_BOB,
+    ];
+    let id = left_behind(&settings, "secret-a").await;
+    let web = Web::start(On::Wasm, &settings).await;
+    let alice = web.caller(Some("secret-a"));
+    let hibernates = async || until("it sleeps", async || agents_of(&web.process).is_empty()).await;
+    alice.call("execute_code", json!({ "code": "_ = open('b.txt', 'w').write('new')" })).await.ok();
+    hibernates().await;
+    let page = alice.send("GET", &format!("/sessions/{id}"), &[], &[]).await.json();
+    assert_eq!(page["artifacts"].as_array().map(Vec::len), Some(2), "{page}");
+    hibernates().await;
+    goes_on(&alice, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
