@@ -163,7 +163,8 @@ fn containers_of(pid: u32) -> Vec<Container> {
     let filter = "label=app=llm-sandbox";
     let listed = docker(&["ps", "--all", "--no-trunc", "--filter", filter, "--format", format]);
     let containers = listed.lines().filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
-        [id, session, state, label] if owner(label) => Some(Container {
+        // A busy engine lists a container a while after it was removed.
+        [id, session, state, label] if owner(label) && state != "removing" => Some(Container {
             id: id.to_owned(),
             session: session.to_owned(),
             state: state.to_owned(),

@@ -81,14 +81,20 @@ class Caller:
         """Starts a session with the file that it must keep; every second session has a new name."""
         self.sessions += 1
         self.session = f"{self.name}-{self.sessions // 2}"
-        # The place is free a moment after the sandbox has died, not at once.
+        error, answer = self.with_a_place(lambda: self.upload("kept", b"kept"))
+        if error:
+            raise Wrong("no session", error, answer)
+
+    @staticmethod
+    def with_a_place(call):
+        """Repeats a call until there is a place for its session: one is free a moment after a sandbox has died, not at
+        once, and another caller's session may have the place of one that hibernates."""
         for _ in range(200):
-            error, answer = self.upload("kept", b"kept")
+            error, answer = call()
             if error != "max_sessions":
                 break
             time.sleep(0.05)
-        if error:
-            raise Wrong("no session", error, answer)
+        return error, answer
 
     def kill_container(self):
         for container in containers(self.server, f"label=session_id={self.session}"):
@@ -101,7 +107,8 @@ class Caller:
             try:
                 job(self)
                 # After any job the session must work at once, and have its file.
-                error, answer = self.call("run_python", code="print(open('kept').read())", timeout_s=5)
+                code = "print(open('kept').read())"
+                error, answer = self.with_a_place(lambda: self.call("run_python", code=code, timeout_s=5))
                 if error or answer["stdout"] != "kept\n":
                     raise Wrong("after it", error, answer)
                 self.tally.count(self.tally.jobs, job.__name__)

@@ -734,8 +734,11 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// The ids of this project's containers for a session of this name, in any state.
 pub fn containers(session: &str) -> Vec<String> {
     let label = format!("label=session_id={session}");
-    let listed = docker(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &label]);
-    listed.lines().map(str::to_owned).collect()
+    let format = "{{.ID}} {{.State}}";
+    let listed = docker(&["ps", "--all", "--no-trunc", "--filter", &label, "--format", format]);
+    // A busy engine lists a container a while after it was removed.
+    let there = listed.lines().filter_map(|line| line.split_once(' '));
+    there.filter(|(_, state)| *state != "removing").map(|(id, _)| id.to_owned()).collect()
 }
 
 /// A session name that no other test uses.
