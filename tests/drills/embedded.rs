@@ -588,35 +588,25 @@ async fn a_session_whose_sleep_was_disturbed_is_told_to_be_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_on_with_its_own_limits() {
     let (_dir, folder) = state_folder();
-    let id = name("own");
+    let ids @ [used, unused] = &[name("used"), name("unused")];
     let mut server = keeping(&folder).await;
-    let small = json!({ "session_id": id, "memory_limit_mb": 64, "timeout_seconds": 600 });
-    server.call("create_session", small).await.ok();
-    assert_eq!(cell(&server, &id, "x = 1").await["status"], "success");
+    for id in ids {
+        let small = json!({ "session_id": id, "memory_limit_mb": 64, "timeout_seconds": 600 });
+        server.call("create_session", small).await.ok();
+    }
+    assert_eq!(cell(&server, used, "x = 1").await["status"], "success");
     let agents = agents(&server);
     server.kill().await;
     until_gone(agents).await;
     let server = keeping(&folder).await;
-    let big = cell(&server, &id, "big = bytearray(100_000_000)").await;
-    assert_eq!(big["status"], "out_of_memory", "{big}");
-    assert_eq!(cell(&server, &id, "x").await["result"], "1");
-    let again = server.call("create_session", json!({ "session_id": id })).await;
+    for (id, is_new) in [(used, false), (unused, true)] {
+        let big = cell(&server, id, "big = bytearray(100_000_000)").await;
+        assert_eq!(big["status"], "out_of_memory", "{big}");
+        assert_eq!(big["new_session"] == true, is_new, "{big}");
+    }
+    assert_eq!(cell(&server, used, "x").await["result"], "1");
+    let again = server.call("create_session", json!({ "session_id": used })).await;
     assert_eq!(again.error(), "invalid_argument", "it is there");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_was_only_created_keeps_its_limits() {
-    let (_dir, folder) = state_folder();
-    let id = name("own");
-    let mut server = keeping(&folder).await;
-    let small = json!({ "session_id": id, "memory_limit_mb": 64 });
-    server.call("create_session", small).await.ok();
-    let agents = agents(&server);
-    server.kill().await;
-    until_gone(agents).await;
-    let server = keeping(&folder).await;
-    let big = cell(&server, &id, "big = bytearray(100_000_000)").await;
-    assert_eq!(big["status"], "out_of_memory", "{big}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
