@@ -3,11 +3,11 @@
 use model::{Artifact, DataPath};
 use serde_json::{Value, json};
 
-use crate::signed_urls::{SessionKey, SignedUrls};
+use crate::signed_urls::{NumberedSession, SignedUrls};
 
 /// Renders a file of a session.
 pub(crate) fn file(
-    links: Option<(&SignedUrls, SessionKey)>,
+    links: Option<(&SignedUrls, NumberedSession)>,
     path: &DataPath,
     size_bytes: u64,
 ) -> Value {
@@ -24,13 +24,16 @@ pub(crate) fn file(
 }
 
 /// Renders a file that a run made.
-pub(crate) fn artifact(links: Option<(&SignedUrls, SessionKey)>, artifact: &Artifact) -> Value {
+pub(crate) fn artifact(
+    links: Option<(&SignedUrls, NumberedSession)>,
+    artifact: &Artifact,
+) -> Value {
     file(links, &artifact.path, artifact.size_bytes)
 }
 
 /// Renders a file that a run made, with the time of its last change.
 pub(crate) fn artifact_json_with_mtime(
-    links: Option<(&SignedUrls, SessionKey)>,
+    links: Option<(&SignedUrls, NumberedSession)>,
     file: &Artifact,
 ) -> Value {
     let mut shown = artifact(links, file);
@@ -39,7 +42,7 @@ pub(crate) fn artifact_json_with_mtime(
 }
 
 /// Renders a file of a listing, with the time of its last change to the second.
-pub(crate) fn entry(links: Option<(&SignedUrls, SessionKey)>, file: &Artifact) -> Value {
+pub(crate) fn entry(links: Option<(&SignedUrls, NumberedSession)>, file: &Artifact) -> Value {
     let mut shown = artifact(links, file);
     shown["modified_at"] = time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ").into();
     shown

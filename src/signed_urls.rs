@@ -66,7 +66,7 @@ struct Shared {
 
 /// One session of a name.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SessionKey<'a> {
+pub(crate) struct NumberedSession<'a> {
     /// The session's name.
     pub(crate) id: &'a SessionId,
     /// Distinguishes the session from earlier and later sessions of that name.
@@ -212,26 +212,26 @@ impl SignedUrls {
     }
 
     /// URL to download a file.
-    pub(crate) fn download(&self, session: SessionKey, path: &DataPath) -> String {
+    pub(crate) fn download(&self, session: NumberedSession, path: &DataPath) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());
         self.signed_if_needed(url, session, Grant::Read(Some(path)))
     }
 
     /// URL to download any of the files: `{filename}` stands for its name, percent-encoded.
-    pub(crate) fn download_any(&self, session: SessionKey) -> String {
+    pub(crate) fn download_any(&self, session: NumberedSession) -> String {
         let signature = self.shared.signs_downloads.then(|| self.sign(session, Grant::ReadAny));
         let signed = signature.map_or_else(String::new, |word| format!("{SEPARATOR}{word}"));
         format!("{}/files/{}{signed}/{{filename}}", self.base.0, session.id)
     }
 
     /// URL to download all files as one ZIP file.
-    pub(crate) fn download_all(&self, session: SessionKey) -> String {
+    pub(crate) fn download_all(&self, session: NumberedSession) -> String {
         let url = format!("{}/files/{}/?format=zip", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Read(None))
     }
 
     /// URL of the page on which a person can look at the session.
-    pub(crate) fn page(&self, session: SessionKey) -> String {
+    pub(crate) fn page(&self, session: NumberedSession) -> String {
         let url = format!("{}/files/{}/", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
@@ -243,7 +243,7 @@ impl SignedUrls {
     }
 
     /// URL of a session's runs as a `format`: `ipynb` or `py`. It is valid wherever the page is.
-    pub(crate) fn record(&self, session: SessionKey, format: &str) -> String {
+    pub(crate) fn record(&self, session: NumberedSession, format: &str) -> String {
         let url = format!("{}/files/{}/?format={format}", self.base.0, session.id);
         self.signed_if_needed(url, session, Grant::Look)
     }
@@ -251,7 +251,7 @@ impl SignedUrls {
     /// URL to upload a file.
     pub(crate) fn upload(
         &self,
-        session: SessionKey,
+        session: NumberedSession,
         path: &DataPath,
         existing: Existing,
     ) -> String {
@@ -280,7 +280,7 @@ impl SignedUrls {
         grant: Grant,
         signature: &Signature,
     ) -> Result<(), SignatureError> {
-        let session = SessionKey { id, number: signature.number };
+        let session = NumberedSession { id, number: signature.number };
         // In constant time.
         self.mac(session, grant, signature.expires)
             .verify_truncated_left(&signature.mac)
@@ -293,7 +293,7 @@ impl SignedUrls {
     }
 
     /// Signs a URL if that is needed. Writing always needs a signature: a client that sends a file has nothing else.
-    fn signed_if_needed(&self, url: String, session: SessionKey, grant: Grant) -> String {
+    fn signed_if_needed(&self, url: String, session: NumberedSession, grant: Grant) -> String {
         if !matches!(grant, Grant::Write { .. }) && !self.shared.signs_downloads {
             return url;
         }
@@ -301,7 +301,7 @@ impl SignedUrls {
         format!("{url}{separator}signature={}", self.sign(session, grant))
     }
 
-    fn sign(&self, session: SessionKey, grant: Grant) -> String {
+    fn sign(&self, session: NumberedSession, grant: Grant) -> String {
         // Rounded up, so that the URL is valid for at least as long as announced.
         let expires = (since_epoch() + self.shared.ttl).as_secs() + 1;
         let expires = expires.min(u32::MAX.into());
@@ -310,7 +310,7 @@ impl SignedUrls {
         Signature { number: session.number, expires, mac }.word()
     }
 
-    fn mac(&self, session: SessionKey, grant: Grant, expires: u64) -> Hmac<Sha256> {
+    fn mac(&self, session: NumberedSession, grant: Grant, expires: u64) -> Hmac<Sha256> {
         let (verb, path) = match grant {
             Grant::Look => ("look", ""),
             Grant::Read(None) => ("read all", ""),
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn addresses_are_plain_where_everybody_may_come_in_and_nowhere_else() {
         let (id, path) = (SessionId::mint(), DataPath::relative("a b.csv").expect("valid"));
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let plain = addresses(&[OPEN]).download(session, &path);
         assert_eq!(plain, format!("http://h:1/files/{id}/a%20b.csv"));
         let any = addresses(&[OPEN]).download_any(session);
@@ -448,7 +448,7 @@ mod tests {
         // Both forms say the same about what was signed.
         let addresses = addresses(&[]);
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
-        let session = SessionKey { id: &id, number: 7 };
+        let session = NumberedSession { id: &id, number: 7 };
         let short = signature(&addresses.download(session, &path));
         let long = format!("7-{}", hex::encode(short.mac));
         let long = Signature::parse_long(&short.expires.to_string(), &long).expect("good");
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn addresses_start_with_what_their_client_knows_unless_the_settings_say_what() {
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let shown = |addresses: &SignedUrls, at: Option<&str>| {
             addresses.for_client(at.map(Base::at).as_ref()).download(session, &path)
         };
@@ -473,7 +473,7 @@ mod tests {
     fn a_signature_is_good_wherever_the_address_starts() {
         let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let elsewhere = addresses.for_client(Some(&Base::at("sandbox:8080")));
         let signature = signature(&elsewhere.download(session, &path));
         assert_eq!(addresses.check(&id, Grant::Read(Some(&path)), &signature), Ok(()));
@@ -485,7 +485,7 @@ mod tests {
         let (id, other) = (SessionId::mint(), SessionId::mint());
         let path = DataPath::relative("a.csv").expect("valid");
         let another = DataPath::relative("b.csv").expect("valid");
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let all = [
             (addresses.download(session, &path), Grant::Read(Some(&path))),
             (addresses.download(session, &another), Grant::Read(Some(&another))),
@@ -522,7 +522,7 @@ mod tests {
     fn an_address_expires() {
         let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
         let id = SessionId::mint();
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let expires = since_epoch().as_secs();
         let mac = addresses.mac(session, Grant::Read(None), expires).finalize().into_bytes();
         let mac = mac[..MAC].try_into().expect("as long");
@@ -535,7 +535,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key").display().to_string();
         let (id, file) = (SessionId::mint(), DataPath::relative("a.csv").expect("valid"));
-        let session = SessionKey { id: &id, number: 1 };
+        let session = NumberedSession { id: &id, number: 1 };
         let with_secret = [("SANDBOX_KEY_FILE", &*path)];
         let signature = signature(&addresses(&with_secret).download(session, &file));
         let knows = |vars: &[(&str, &str)]| {

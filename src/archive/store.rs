@@ -64,7 +64,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 
 /// An object that was found.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct StoredObject {
     /// The object's name, below the prefix.
     pub(super) name: String,
     /// Time at which it was written, in seconds since the epoch.
@@ -192,7 +192,7 @@ impl Store {
     pub(super) fn list(
         &self,
         folder: &str,
-    ) -> impl Stream<Item = Result<Found>> + Send + Unpin + use<> {
+    ) -> impl Stream<Item = Result<StoredObject>> + Send + Unpin + use<> {
         let (path, prefix) = (self.path(folder), self.prefix.clone());
         let (objects, answer) = (self.objects.clone(), self.answer);
         let found = objects.list(Some(&path)).map_err(StoreError::from);
@@ -208,7 +208,7 @@ impl Store {
                         let name = name.strip_prefix(&prefix).unwrap_or(name);
                         let name = name.trim_start_matches('/').to_owned();
                         let written = meta.last_modified.timestamp();
-                        Ok(Some((Found { name, written }, found)))
+                        Ok(Some((StoredObject { name, written }, found)))
                     }
                 }
             }

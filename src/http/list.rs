@@ -15,7 +15,7 @@ use crate::{
     budget::Lease,
     listing::artifact_json_with_mtime,
     sessions::Listing,
-    signed_urls::{SessionKey, SignedUrls},
+    signed_urls::{NumberedSession, SignedUrls},
 };
 
 /// Bytes that are rendered at a time.
@@ -41,7 +41,7 @@ pub(super) fn with_artifacts(
     }
     piece.push_str("\"artifacts\":[");
     let render = move |file: &Artifact| {
-        let links = number.map(|number| (&urls, SessionKey { id: &id, number }));
+        let links = number.map(|number| (&urls, NumberedSession { id: &id, number }));
         artifact_json_with_mtime(links, file).to_string()
     };
     let state = (listing, lease, render, Some(piece), 0);

@@ -54,7 +54,9 @@ impl Readiness {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use backend::{Abilities, BackendError, BackendErrorKind, Found, Sandbox, Spec, Template};
+    use backend::{
+        Abilities, BackendError, BackendErrorKind, ListedSandbox, Sandbox, Spec, Template,
+    };
     use futures::future::{BoxFuture, FutureExt, join_all};
 
     use super::*;
@@ -68,7 +70,7 @@ mod tests {
             async { Err(BackendError::new(BackendErrorKind::Refused, "not here")) }.boxed()
         }
 
-        fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+        fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
             async { Ok(vec![]) }.boxed()
         }
 

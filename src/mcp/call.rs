@@ -121,7 +121,7 @@ impl Call {
             return Ok(Some(Opened { id, is_new: false, lost: None }));
         }
         let workspace = workspace(&self.context)?;
-        let Some(opened) = self.services.sessions.of_workspace(&workspace).await? else {
+        let Some(opened) = self.services.sessions.workspaces().session(&workspace).await? else {
             self.note(WorkspaceNote::NoneYet.into());
             return Ok(None);
         };
@@ -158,7 +158,7 @@ impl Call {
         match which {
             Some(Which::Stateless(session)) => session.close().await,
             Some(Which::Automatic(workspace)) if is_ok && !self.context.ct.is_cancelled() => {
-                self.services.sessions.told(&workspace);
+                self.services.sessions.workspaces().told(&workspace);
             }
             _ => {}
         }

@@ -365,7 +365,7 @@ impl Endpoint {
         // First, so that no call in progress starts another workspace.
         client.ended.cancel();
         let workspace = Workspace::of_mcp_session(id, client.ended);
-        self.0.sessions.seen_by(client.principal).close_workspace(&workspace).await;
+        self.0.sessions.seen_by(client.principal).workspaces().close(&workspace).await;
     }
 
     async fn close(&self, id: &Arc<str>) {

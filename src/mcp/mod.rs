@@ -64,7 +64,7 @@ use self::{
     audited::{Log, OK, WithoutLongTexts},
     call::{Call, add_notes, failure, parse},
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
-    tool::{Facts, Tool as _},
+    tool::{Tool as _, ToolFacts},
     tools::{
         BuiltIn, CancelExecution, CloseSession, CreateSession, DestroySession, ExecuteCode,
         GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered, ReadArtifact,
@@ -393,10 +393,10 @@ fn facts<'a>(
     template: &'a Template,
     toolsets: Toolsets,
     local_files: bool,
-) -> Facts<'a> {
+) -> ToolFacts<'a> {
     let packages = if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] };
     let (config, transport) = (sessions.config(), *transport);
-    Facts { config, transport, toolsets, template, local_files, packages }
+    ToolFacts { config, transport, toolsets, template, local_files, packages }
 }
 
 /// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,

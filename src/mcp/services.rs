@@ -14,7 +14,7 @@ use crate::{
     export::Export,
     picture::ImageFitter,
     sessions::{Sessions, Workspace},
-    signed_urls::{Base, SessionKey, SignedUrls},
+    signed_urls::{Base, NumberedSession, SignedUrls},
 };
 
 /// Message for an invalid name of a workspace.
@@ -99,9 +99,9 @@ impl Services {
     pub(super) fn links<'a>(
         &'a self,
         id: &'a SessionId,
-    ) -> Option<(&'a SignedUrls, SessionKey<'a>)> {
+    ) -> Option<(&'a SignedUrls, NumberedSession<'a>)> {
         let live = self.sessions.get(id).filter(|live| !live.is_stateless())?;
-        Some((self.urls.as_ref()?, SessionKey { id, number: live.number() }))
+        Some((self.urls.as_ref()?, NumberedSession { id, number: live.number() }))
     }
 }
 

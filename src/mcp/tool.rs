@@ -33,7 +33,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
 
     /// Whether the tool is listed. An unlisted tool can still be called, and its error says why it does nothing.
-    fn is_listed(_: &Facts) -> bool {
+    fn is_listed(_: &ToolFacts) -> bool {
         true
     }
 
@@ -44,7 +44,7 @@ pub(super) trait Tool: Send + Sync + 'static {
     type Arguments: DeserializeOwned + Send;
 
     /// The description of the tool for clients.
-    fn describe(facts: &Facts) -> Description;
+    fn describe(facts: &ToolFacts) -> Description;
 
     /// Carries out a call and renders its result.
     fn call(
@@ -56,7 +56,7 @@ pub(super) trait Tool: Send + Sync + 'static {
 
 /// The facts that the texts of tools depend on.
 #[derive(Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct ToolFacts<'a> {
     pub(super) config: &'a Config,
     pub(super) transport: Transport,
     /// The toolsets that the client is offered.
@@ -113,10 +113,10 @@ pub(super) struct AnyTool {
     pub(super) name: &'static str,
     pub(super) toolset: Toolset,
     pub(super) reads_long_text: bool,
-    pub(super) is_listed: fn(&Facts) -> bool,
+    pub(super) is_listed: fn(&ToolFacts) -> bool,
     aliases: &'static [(&'static str, &'static str)],
     imply: fn(&mut JsonObject),
-    describe: fn(&Facts) -> Description,
+    describe: fn(&ToolFacts) -> Description,
 }
 
 impl AnyTool {
@@ -134,13 +134,13 @@ impl AnyTool {
     }
 
     /// The arguments of the tool.
-    pub(super) fn arguments(&self, facts: &Facts) -> Arguments {
+    pub(super) fn arguments(&self, facts: &ToolFacts) -> Arguments {
         let &Self { name: tool, aliases, imply, describe, .. } = self;
         Arguments { tool, schema: describe(facts).input, aliases, imply }
     }
 
     /// The tool as it is listed.
-    pub(super) fn listed(&self, facts: &Facts) -> rmcp::model::Tool {
+    pub(super) fn listed(&self, facts: &ToolFacts) -> rmcp::model::Tool {
         let Description { title, text, input, output, hints } = (self.describe)(facts);
         rmcp::model::Tool::new(self.name, text, shown(&input))
             .with_title(title)

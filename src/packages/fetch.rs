@@ -33,7 +33,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use self::answer::{Answered, Found, Hash, answer};
+use self::answer::{Answered, Downloaded, Hash, answer};
 use super::{
     archive::{Fault as ArchiveFault, Named},
     cache::{CachedPackage, Fetched, Obtained},
@@ -253,11 +253,11 @@ struct Download {
 async fn download(
     link: &Link,
     folder: &str,
-    found: Found,
+    found: Downloaded,
     left: &mut u64,
     too_large: impl Fn() -> Fault,
 ) -> Result<Download, Fault> {
-    let Found { name, version, hash: said, file, place } = found;
+    let Downloaded { name, version, hash: said, file, place } = found;
     let what = format!("{name} {version}");
     let refused = |why: &str| Fault::refused(&what, why);
     let file = file.ok_or_else(|| refused("The index sent another file than it said."))?;

@@ -110,12 +110,12 @@ pub struct RunEnd {
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
     /// Pictures among them, as they were when it ended.
-    pictures: Vec<(DataPath, Kept)>,
+    pictures: Vec<(DataPath, Stored)>,
 }
 
 /// The place where a picture is stored.
 #[derive(Debug, Clone)]
-enum Kept {
+enum Stored {
     InMemory(Bytes),
     OnDisk(Spilled),
 }
@@ -247,10 +247,10 @@ impl History {
     }
 
     /// Stores a picture on disk if possible, otherwise in memory.
-    fn kept(&self, picture: &Bytes) -> Kept {
+    fn kept(&self, picture: &Bytes) -> Stored {
         let on_disk =
             self.spill_file.as_ref().and_then(|spill_file| spill_file.add_bytes(picture).ok());
-        on_disk.map_or_else(|| Kept::InMemory(picture.clone()), Kept::OnDisk)
+        on_disk.map_or_else(|| Stored::InMemory(picture.clone()), Stored::OnDisk)
     }
 
     /// Marks the last cells that lasted as undone.
@@ -310,7 +310,7 @@ impl History {
     }
 }
 
-impl Kept {
+impl Stored {
     /// Bytes of memory that it uses.
     fn memory(&self) -> usize {
         match self {
@@ -325,8 +325,8 @@ impl RunEnd {
     pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {
-            Kept::InMemory(bytes) => Some(bytes.clone()),
-            Kept::OnDisk(spilled) => spilled.read_bytes().ok().map(Bytes::from),
+            Stored::InMemory(bytes) => Some(bytes.clone()),
+            Stored::OnDisk(spilled) => spilled.read_bytes().ok().map(Bytes::from),
         }
     }
 

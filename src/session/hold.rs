@@ -20,7 +20,7 @@ const HASH: usize = 32;
 
 /// How sandboxes are held (`SANDBOX_HOLD_S`). Clones share the secret.
 #[derive(Debug, Clone)]
-pub(crate) struct Hold {
+pub(crate) struct HoldSettings {
     /// How long a sandbox waits for another stream.
     pub(crate) limit: Duration,
     /// Whether the next server takes over the session: the sandbox is left when this server ends.
@@ -28,7 +28,7 @@ pub(crate) struct Hold {
     key: ServerKey,
 }
 
-impl Hold {
+impl HoldSettings {
     /// Settings with this secret.
     pub(crate) fn new(limit: Duration, outlives_server: bool, key: ServerKey) -> Self {
         Self { limit, outlives_server, key }
@@ -79,11 +79,11 @@ mod tests {
 
     #[test]
     fn a_note_is_taken_only_as_it_was_sealed_for_the_sandbox_that_has_it() {
-        let hold = Hold::new(Duration::from_secs(60), true, ServerKey::random());
+        let hold = HoldSettings::new(Duration::from_secs(60), true, ServerKey::random());
         let sealed = hold.seal("one", b"alice's");
         assert_eq!(hold.unseal("one", &sealed).as_deref(), Some(&b"alice's"[..]));
         assert_eq!(hold.unseal("another", &sealed), None);
-        let other = Hold::new(Duration::from_secs(60), true, ServerKey::random());
+        let other = HoldSettings::new(Duration::from_secs(60), true, ServerKey::random());
         assert_eq!(other.unseal("one", &sealed), None);
         for at in 0..sealed.len() {
             let mut changed = sealed.to_vec();

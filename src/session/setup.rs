@@ -15,7 +15,7 @@ use super::{
     command::Command,
     events::{Observers, ReadObserver},
     handle::Record,
-    hold::Hold,
+    hold::HoldSettings,
     lease::Lease,
     origin::Origin,
     state::IdleLimits,
@@ -31,7 +31,7 @@ pub(crate) struct Setup {
     /// The session's record, as soon as the session has a caller.
     pub(crate) record: Record,
     /// How the sandbox outlives its stream; `None` if it does not.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<HoldSettings>,
     /// Maximum number of bytes of each output of a run that are returned.
     pub(crate) max_output: usize,
     /// How tracebacks are shown.

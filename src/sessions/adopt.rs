@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backend::{Abilities, Backend, Found, Sandbox};
+use backend::{Abilities, Backend, ListedSandbox, Sandbox};
 use config::{Config, server_key::ServerKey};
 use futures::{StreamExt, stream};
 use link::{Link, LinkError, Stream};
@@ -21,7 +21,7 @@ use super::{Sessions, homes::Reached, host::Host, start::NewSession, which::Work
 use crate::session::{
     driver::{self, Resumed},
     handle::Handle,
-    hold::Hold,
+    hold::HoldSettings,
     origin::Origin,
 };
 
@@ -51,7 +51,7 @@ pub(super) struct NotYet(Mutex<HashMap<String, Instant>>);
 
 impl NotYet {
     /// Keeps only the entries of sandboxes that are still left.
-    fn found(&self, left: &[Found]) {
+    fn found(&self, left: &[ListedSandbox]) {
         self.0.lock().retain(|id, _| left.iter().any(|found| found.id == *id));
     }
 
@@ -80,12 +80,12 @@ pub(super) enum NotAdopted {
 }
 
 /// How sandboxes are held with these settings; `None` if holding is disabled or the backend cannot do it.
-pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<Hold> {
+pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<HoldSettings> {
     if config.hold.is_zero() || backend.abilities().resumable.is_none() {
         return None;
     }
     let key = config.server_key.clone().unwrap_or_else(ServerKey::random);
-    Some(Hold::new(config.hold, config.sessions_outlive_server(), key))
+    Some(HoldSettings::new(config.hold, config.sessions_outlive_server(), key))
 }
 
 /// Stores the record of a session in its sandbox, for the next server.
@@ -128,7 +128,7 @@ pub(super) async fn once(sessions: &Sessions) {
     };
     host.not_yet.found(&orphans);
     let (reached, shared) = (Reached::default(), sessions.shared_callers());
-    let adopt = async |found: Found| {
+    let adopt = async |found: ListedSandbox| {
         let is_ours = match &shared {
             Some(shared) => shared.is_to_adopt(&found, &reached).await,
             None => true,
@@ -157,7 +157,11 @@ pub(super) async fn in_time(sessions: &Sessions, id: &str) -> Result<(), NotAdop
     }
 }
 
-async fn adopt(sessions: &Sessions, hold: &Hold, id: &str) -> Result<(), (NotAdopted, String)> {
+async fn adopt(
+    sessions: &Sessions,
+    hold: &HoldSettings,
+    id: &str,
+) -> Result<(), (NotAdopted, String)> {
     let yet = |why: String| (NotAdopted::Yet, why);
     let backend = &sessions.host.backend;
     let Abilities { resumable: Some(resumable), .. } = backend.abilities() else {

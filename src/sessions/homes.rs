@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use backend::{CallerKey, Claim, Found, FoundState, Home, Homes, Life, SharesCallers};
+use backend::{CallerKey, Claim, Home, Homes, Life, ListedSandbox, SandboxState, SharesCallers};
 use config::server_key::ServerKey;
 use futures::{StreamExt, stream};
 use model::Principal;
@@ -198,7 +198,7 @@ impl<'a> SharedCallers<'a> {
 
     /// Whether this server should take over this sandbox. The agent in it may still refuse. Returns false if the caller
     /// is taken here, as that takes over all of its sandboxes.
-    pub(super) async fn is_to_adopt(&self, found: &Found, reached: &Reached) -> bool {
+    pub(super) async fn is_to_adopt(&self, found: &ListedSandbox, reached: &Reached) -> bool {
         let Self { callers, homes, .. } = *self;
         let life = found.owner.as_ref().map(|owner| owner.life);
         // Only the agent's note says whose session the sandbox has. If the sandbox's server is not known to be dead,
@@ -241,8 +241,8 @@ impl<'a> SharedCallers<'a> {
         let until = Instant::now() + ADOPTION;
         let mut pause = PAUSES.0;
         loop {
-            let may_be_adopted = |found: &Found| {
-                found.is_resumable && found.state == FoundState::Running && !found.is_in_use
+            let may_be_adopted = |found: &ListedSandbox| {
+                found.is_resumable && found.state == SandboxState::Running && !found.is_in_use
             };
             match self.shared.list_of(caller).await {
                 Ok(all) => {

@@ -38,7 +38,7 @@ use crate::{
     error::Result,
     metrics::Metrics,
     packages::{Packages, disabled, not_with_this_engine},
-    session::{Phase, events::EndReason, history::Changes, hold::Hold, lease::Lessor},
+    session::{Phase, events::EndReason, history::Changes, hold::HoldSettings, lease::Lessor},
 };
 
 /// Interval at which the template is asked for, for readers that do not wait for it.
@@ -69,7 +69,7 @@ pub struct Host {
     pub(super) callers: Option<Callers>,
     pub(super) saved_before: SavedBefore,
     /// How sandboxes outlive their streams and this server; `None` if they do not.
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<HoldSettings>,
     pub(super) not_yet: NotYet,
     pub(super) changes: Changes,
     pub(super) archive: Option<Archive>,

@@ -9,7 +9,8 @@ use model::SessionId;
 use super::Sessions;
 use crate::{
     archive::Restored,
-    session::{History, handle::Handle},
+    error::Result,
+    session::{History, command::Command, handle::Handle, view::View},
 };
 
 /// A live session, as its caller sees it. Reading it does not count as use of the session.
@@ -58,6 +59,14 @@ impl<'a> Live<'a> {
             expires: self.handle.expires(),
             history: self.handle.history.borrow().clone(),
         }
+    }
+
+    /// The session's files and variables as they were after its last run or upload. All viewers share one view.
+    ///
+    /// # Errors
+    /// If the session has ended, or its sandbox does not answer.
+    pub async fn view(&self) -> Result<Arc<View>> {
+        self.handle.ask(|reply| Command::View { reply }).await
     }
 
     /// The image of the session's sandbox, if known.

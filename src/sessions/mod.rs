@@ -16,6 +16,7 @@
 //! - [`Sessions`]: the sessions as one caller sees them. [`host`]: the sessions of all callers, and what they share.
 //! - [`registry`]: live sessions by name and by workspace; [`gone`]: ended ones; [`numbers`]: their numbers, to which
 //!   URLs are bound. None of them starts or ends anything.
+//! - [`workspaces`]: sessions that calls without a name mean.
 //! - [`open`]: from a call to a session; [`turns`]: once for concurrent calls; [`room`]: permits; [`start`]: its task.
 //! - [`saved`]: sandboxes in the state folder. [`archived`]: sessions in the archive. [`adopt`]: sandboxes that wait for
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
@@ -41,6 +42,7 @@ mod start;
 mod stateless;
 mod turns;
 mod which;
+mod workspaces;
 
 use std::sync::Arc;
 
@@ -60,6 +62,7 @@ pub use self::{
     saved::Sleeper,
     stateless::Stateless,
     which::{Opened, Which, Workspace},
+    workspaces::Workspaces,
 };
 pub use crate::{
     content::Content,
@@ -167,6 +170,11 @@ impl Sessions {
         Some(ArchivedSessions::new(self, self.host.archive.as_ref()?))
     }
 
+    /// The caller's workspaces.
+    pub fn workspaces(&self) -> Workspaces<'_> {
+        Workspaces(self)
+    }
+
     /// The callers that this server shares with others; `None` on a single server.
     pub(crate) fn shared_callers(&self) -> Option<SharedCallers<'_>> {
         let callers = self.host.callers.as_ref();
@@ -261,15 +269,6 @@ impl Sessions {
         cancel::cancel(&handle, run_id).await
     }
 
-    /// A session's files and variables as they were after its last run or upload, for its viewers: asking does not
-    /// count as activity, and all viewers share one view.
-    ///
-    /// # Errors
-    /// If there is no such session, or its sandbox does not answer.
-    pub async fn view(&self, id: &SessionId) -> Result<Arc<View>> {
-        open::awake(self, id).await?.ask(|reply| Command::View { reply }).await
-    }
-
     /// Ends a session. Its sandbox has been removed when this returns.
     ///
     /// # Errors
@@ -298,36 +297,6 @@ impl Sessions {
             return Ok(());
         }
         closed
-    }
-
-    /// Ends the caller's session of this workspace, if it has one. Its sandbox has been removed when this returns.
-    pub async fn close_workspace(&self, workspace: &Workspace) {
-        let found = open::find_workspace(self, &self.host.registry(), workspace);
-        if let Some((_, handle)) = found {
-            // Fails if the session has ended by itself.
-            let _ = handle.close().await;
-        }
-    }
-
-    /// The caller's session of this workspace. A saved session is woken by the first operation on it; an archived
-    /// session is restored first. No session is started.
-    ///
-    /// # Errors
-    /// If the session can be restored, but starting it fails.
-    pub async fn of_workspace(&self, workspace: &Workspace) -> Result<Option<Opened>> {
-        if let Some((there, _)) = open::find_workspace(self, &self.host.registry(), workspace) {
-            return Ok(Some(there));
-        }
-        if let Some(id) = self.saved().and_then(|saved| saved.of_workspace(workspace)) {
-            return Ok(Some(Opened { id, is_new: false, lost: None }));
-        }
-        open::restored(self, Which::Automatic(workspace.clone())).await
-    }
-
-    /// Records that the caller has the result of a call for this workspace, which says whether its session was new.
-    /// Until then every result says so.
-    pub fn told(&self, workspace: &Workspace) {
-        self.host.registry().told(&self.caller, workspace);
     }
 
     /// The caller's live session of this name.

@@ -14,8 +14,8 @@ use std::{
 };
 
 use backend::{
-    Abilities, Backend, BackendError, Check, Diagnosable, Found, Greeting, Limits, Probe, Sandbox,
-    Spec, Template, docker::Docker,
+    Abilities, Backend, BackendError, Check, Diagnosable, Greeting, Limits, ListedSandbox, Probe,
+    Sandbox, Spec, Template, docker::Docker,
 };
 use bytes::Bytes;
 use config::Config;
@@ -363,7 +363,7 @@ impl Backend for Cast {
         .boxed()
     }
 
-    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<Found>, BackendError>> {
+    fn list(&self) -> BoxFuture<'_, std::result::Result<Vec<ListedSandbox>, BackendError>> {
         async { Ok(vec![]) }.boxed()
     }
 

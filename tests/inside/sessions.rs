@@ -73,7 +73,7 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
         };
         async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
     };
-    let listing = || async { sessions.view(&id).await.expect("listed") };
+    let listing = || async { sessions.get(&id).expect("live").view().await.expect("listed") };
     run("open('a', 'w')").await;
     let (first, second) = tokio::join!(listing(), listing());
     assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &listing().await));

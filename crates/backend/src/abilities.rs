@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use model::SessionKey;
 
 use super::{
-    Backend, BackendError, BackendErrorKind, Builder, CallerKey, Check, Found, Homes, Limits,
-    Probe, Sandbox,
+    Backend, BackendError, BackendErrorKind, Builder, CallerKey, Check, Homes, Limits,
+    ListedSandbox, Probe, Sandbox,
 };
 
 /// The abilities of a backend.
@@ -34,7 +34,7 @@ pub trait Resumable: Send + Sync {
 
     /// Lists running resumable sandboxes whose server is not known to be alive. With `own_too`, also those that this
     /// server has released.
-    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
+    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>>;
 
     /// Makes this server the owner of a sandbox of another server, after its agent has accepted this server's stream.
     fn claim(&self, id: String) -> BoxFuture<'_, ()>;
@@ -53,7 +53,7 @@ pub trait SharesCallers: Send + Sync {
     fn list_of<'a>(
         &'a self,
         caller: &'a CallerKey,
-    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>>;
+    ) -> BoxFuture<'a, Result<Vec<ListedSandbox>, BackendError>>;
 
     /// Marks a sandbox as this caller's. A pooled sandbox starts without a caller.
     fn assign(&self, id: String, caller: CallerKey) -> BoxFuture<'_, ()>;
@@ -119,7 +119,9 @@ impl Greeting {
 }
 
 /// [`Resumable::orphans`] for a backend that cannot ask for these sandboxes alone.
-pub(super) async fn orphans_among_all(backend: &dyn Backend) -> Result<Vec<Found>, BackendError> {
+pub(super) async fn orphans_among_all(
+    backend: &dyn Backend,
+) -> Result<Vec<ListedSandbox>, BackendError> {
     let all = backend.list().await?;
     Ok(all.into_iter().filter(|found| found.is_resumable && found.is_orphan()).collect())
 }

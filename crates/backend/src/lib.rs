@@ -87,7 +87,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>>;
 
     /// Lists all sandboxes of this program, including those of other servers.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>>;
 
     /// Removes a sandbox in any state. No error if it does not exist.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
@@ -246,15 +246,15 @@ impl fmt::Debug for Sandbox {
 
 /// A sandbox that the backend listed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct ListedSandbox {
     /// The backend's name for it.
     pub id: String,
     /// When the sandbox was created.
     pub created: SystemTime,
     /// Whether the sandbox runs.
-    pub state: FoundState,
+    pub state: SandboxState,
     /// The server that owns it, if its mark is one that the backend understands.
-    pub owner: Option<FoundOwner>,
+    pub owner: Option<SandboxOwner>,
     /// Whether the sandbox is resumable: it outlives its stream, and ends by itself if no server reconnects.
     pub is_resumable: bool,
     /// The caller of the sandbox's session, if the sandbox is marked with it.
@@ -263,17 +263,17 @@ pub struct Found {
     pub is_in_use: bool,
 }
 
-impl Found {
+impl ListedSandbox {
     /// Whether the sandbox runs and its server is not known to be alive.
     pub fn is_orphan(&self) -> bool {
         let life = self.owner.as_ref().map(|owner| owner.life);
-        self.state == FoundState::Running && life != Some(Life::Alive)
+        self.state == SandboxState::Running && life != Some(Life::Alive)
     }
 }
 
 /// Whether a listed sandbox runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FoundState {
+pub enum SandboxState {
     /// The sandbox runs or is paused.
     Running,
     /// The sandbox never started, or it has ended.
@@ -282,7 +282,7 @@ pub enum FoundState {
 
 /// The server that a sandbox belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundOwner {
+pub struct SandboxOwner {
     /// The id of that server.
     pub id: OwnerId,
     /// Whether that server is alive, as the backend judges it.

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use tokio::process::Command;
 
 use super::{
-    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
-    Greeting, Limits, PackageKind, Probe, Resumable, Sandbox, Spec, Template, image,
+    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Greeting,
+    Limits, ListedSandbox, PackageKind, Probe, Resumable, Sandbox, Spec, Template, image,
 };
 
 /// Starts agents in a folder of its own, which is removed when this is dropped.
@@ -126,7 +126,7 @@ impl Backend for Local {
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         Box::pin(async { Ok(vec![]) })
     }
 
@@ -163,7 +163,7 @@ impl Resumable for Local {
         })
     }
 
-    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         // Agents of other servers are not listed.
         Box::pin(async { Ok(vec![]) })
     }

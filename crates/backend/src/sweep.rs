@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
+use super::{Backend, Life, ListedSandbox, OwnerId, SETTLING, SandboxState};
 
 /// Whether a sandbox may be removed, depending on its owner.
 ///
@@ -19,15 +19,15 @@ use super::{Backend, Found, FoundState, Life, OwnerId, SETTLING};
 ///
 /// A resumable sandbox is never removed while it runs: another server may have taken it over, which its mark does not
 /// show, and if none has, it ends by itself.
-pub fn may_remove(found: &Found, now: SystemTime) -> bool {
+pub fn may_remove(found: &ListedSandbox, now: SystemTime) -> bool {
     let owner = found.owner.as_ref().map(|owner| owner.life);
-    if found.is_resumable && found.state == FoundState::Running {
+    if found.is_resumable && found.state == SandboxState::Running {
         return false;
     }
     match (owner, found.state) {
-        (Some(Life::Dead), _) | (None, FoundState::Running) => true,
-        (Some(Life::Alive), _) | (Some(Life::Unknown), FoundState::Running) => false,
-        (_, FoundState::Stopped) => {
+        (Some(Life::Dead), _) | (None, SandboxState::Running) => true,
+        (Some(Life::Alive), _) | (Some(Life::Unknown), SandboxState::Running) => false,
+        (_, SandboxState::Stopped) => {
             now.duration_since(found.created).is_ok_and(|age| age > SETTLING)
         }
     }
@@ -66,7 +66,7 @@ pub async fn clear(backend: &dyn Backend, owner: &OwnerId) {
         match backend.list().await {
             Ok(all) => {
                 for found in all {
-                    let holds = found.is_resumable && found.state == FoundState::Running;
+                    let holds = found.is_resumable && found.state == SandboxState::Running;
                     if !holds && found.owner.is_some_and(|of| of.id == *owner) {
                         let _ = backend.remove(found.id).await;
                         quiet = 0;
@@ -96,16 +96,16 @@ pub async fn sweep_regularly(backend: Arc<dyn Backend>, interval: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FoundOwner;
+    use crate::SandboxOwner;
 
     #[test]
     fn only_what_nobody_can_still_need_is_removed() {
         let now = SystemTime::now();
-        let found = |alive: bool, age, life: Option<Life>| Found {
+        let found = |alive: bool, age, life: Option<Life>| ListedSandbox {
             id: "x".into(),
             created: now - Duration::from_secs(age),
-            state: if alive { FoundState::Running } else { FoundState::Stopped },
-            owner: life.map(|life| FoundOwner { id: "y".to_owned().into(), life }),
+            state: if alive { SandboxState::Running } else { SandboxState::Stopped },
+            owner: life.map(|life| SandboxOwner { id: "y".to_owned().into(), life }),
             is_resumable: false,
             caller: None,
             is_in_use: false,
@@ -126,7 +126,7 @@ mod tests {
         for (alive, age, owner, removed) in cases {
             let found = found(alive, age, owner);
             assert_eq!(may_remove(&found, now), removed, "{found:?}");
-            let holds = Found { is_resumable: true, ..found };
+            let holds = ListedSandbox { is_resumable: true, ..found };
             assert_eq!(may_remove(&holds, now), removed && !alive, "{holds:?}");
         }
     }

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use self::wire::{Calls, Outgoing, exchange, pump, read_json};
 pub use self::{
     files::{Sent, Upload},
-    resume::{Found, Holding, Leftover, Reconnect},
+    resume::{Holding, Leftover, Reconnect, ResumedState},
     runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
     vitals::Memory,
     wire::Stream,

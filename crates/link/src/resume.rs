@@ -66,7 +66,7 @@ impl Leftover {
 
 /// The state of a sandbox that another server has left.
 #[derive(Debug)]
-pub struct Found {
+pub struct ResumedState {
     /// The note that the other server had it [remember](Link::remember), which may be anything.
     pub note: Bytes,
     /// The run that is still in progress.
@@ -83,7 +83,7 @@ impl Link {
         mut stream: Stream,
         timing: Timing,
         holding: Holding,
-    ) -> Result<(Self, LinkOwner, Found), LinkError> {
+    ) -> Result<(Self, LinkOwner, ResumedState), LinkError> {
         let (resumed, note) = introduce(&mut stream, timing, &holding, None).await?;
         let calls = Calls::new(true);
         calls.go_on_after(resumed.last_call, resumed.received);
@@ -91,7 +91,7 @@ impl Link {
         let (link, owner) = Self::over(stream, timing, calls, Some(holding));
         let leftover =
             running.map(|answer| Leftover(Awaited { answer, closed: link.closed.clone() }));
-        Ok((link, owner, Found { note, leftover }))
+        Ok((link, owner, ResumedState { note, leftover }))
     }
 
     /// Makes the agent store a note for the server that resumes, at most [`MAX_NOTE`]

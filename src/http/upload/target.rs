@@ -21,7 +21,7 @@ use crate::{
     },
     listing,
     sessions::{Opened, Sessions, Upload, Uploaded},
-    signed_urls::{Grant, SessionKey, SignedUrls},
+    signed_urls::{Grant, NumberedSession, SignedUrls},
     trace::TraceParent,
 };
 
@@ -183,7 +183,7 @@ pub(super) fn rendered(
     id: &SessionId,
     files: &[(DataPath, Uploaded)],
 ) -> Vec<Value> {
-    let links = sessions.get(id).map(|live| (urls, SessionKey { id, number: live.number() }));
+    let links = sessions.get(id).map(|live| (urls, NumberedSession { id, number: live.number() }));
     files.iter().map(|(path, uploaded)| listing::file(links, path, uploaded.size_bytes)).collect()
 }
 

@@ -37,7 +37,7 @@ use crate::{
     notes::Notes,
     session::{PastRun, RunEnd},
     sessions::{ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper},
-    signed_urls::{Base, Grant, SessionKey, SignedUrls},
+    signed_urls::{Base, Grant, NumberedSession, SignedUrls},
 };
 
 /// Maximum number of images shown of each session.
@@ -100,7 +100,9 @@ pub(in crate::http) async fn one(
     };
     let look = seen.looks.first().ok_or(ApiError::NoSession)?;
     let memory = shared.memory_for_listing(sessions.caller()).await?;
-    let view = sessions.only(look.number).view(&id).await.map_err(ApiError::Gone)?;
+    let sessions = sessions.only(look.number);
+    let live = sessions.awake(&id).await.map_err(ApiError::Gone)?;
+    let view = live.view().await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
     let mut left = MAX_BYTES;
     let newest = look.history.runs().rev().take(MAX_RUNS);
@@ -155,7 +157,7 @@ async fn of_archived(
         "interpreters": [],
     });
     if let Some(number) = number {
-        body["download_all_url"] = urls.download_all(SessionKey { id: &id, number }).into();
+        body["download_all_url"] = urls.download_all(NumberedSession { id: &id, number }).into();
     }
     let more = archived.manifest.more_files;
     let files = Arc::new(Listing { artifacts: archived.manifest.artifacts(), more });
@@ -200,8 +202,8 @@ pub(in crate::http) fn session(
 }
 
 impl SessionInfo {
-    fn session_key(&self) -> SessionKey<'_> {
-        SessionKey { id: &self.id, number: self.number }
+    fn session_key(&self) -> NumberedSession<'_> {
+        NumberedSession { id: &self.id, number: self.number }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     mcp::{
         audited::Log,
         call::{Call, success},
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     sessions::CancelOutcome,
 };
@@ -45,7 +45,7 @@ impl Tool for CancelExecution {
         &[("run_id", "execution_id"), ("id", "execution_id")];
     type Arguments = Arguments;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         let outcomes = CancelOutcome::ALL.map(CancelOutcome::as_str);
         Description {
             title: "Cancel an execution",

@@ -10,7 +10,7 @@ use crate::{
     mcp::{
         audited::Log,
         call::{Call, OfSession, existing, success},
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
 };
 
@@ -21,7 +21,7 @@ impl Tool for CloseSession {
     const TOOLSET: Toolset = Toolset::Run;
     type Arguments = OfSession;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         let text = "Ends a session: its container, files and URLs are gone.";
         described("Close a session", text, "closed")
     }

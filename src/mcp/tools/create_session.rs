@@ -17,7 +17,7 @@ use crate::{
         audited::Log,
         call::{Call, session, success, whole},
         languages::Language,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
 };
 
@@ -66,7 +66,7 @@ impl Tool for CreateSession {
     ];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         Description {
             title: "Create a session",
             text:
@@ -116,7 +116,7 @@ impl Tool for CreateSession {
     }
 }
 
-fn input(facts: &Facts) -> Value {
+fn input(facts: &ToolFacts) -> Value {
     let Bounds { memory_mb, ttl_s } = Bounds::of(facts.config);
     let idle = human_time(Duration::from_secs(ttl_s.1));
     let number = |description: String, (least, most): (u64, u64)| {

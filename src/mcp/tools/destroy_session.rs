@@ -9,7 +9,7 @@ use crate::{
     mcp::{
         audited::Log,
         call::{Call, OfSession},
-        tool::{Description, Facts, Tool},
+        tool::{Description, Tool, ToolFacts},
     },
 };
 
@@ -20,7 +20,7 @@ impl Tool for DestroySession {
     const TOOLSET: Toolset = Toolset::Sessions;
     type Arguments = OfSession;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         let text = "Ends a session with its variables, files and URLs, like close_session.";
         described("Destroy a session", text, "destroyed")
     }

@@ -24,7 +24,7 @@ use crate::{
         call::{Call, say_if_new, say_what_is_new, whole},
         languages::Language,
         running,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     session::{CellReport, RunReport},
     sessions::{Program, Which},
@@ -68,7 +68,7 @@ impl Tool for ExecuteCode {
     ];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         Description {
             title: "Execute code",
             text: description(facts),
@@ -118,7 +118,7 @@ fn timeouts(config: &Config) -> (u64, u64) {
 }
 
 /// The description of the tool for models.
-fn description(facts: &Facts) -> String {
+fn description(facts: &ToolFacts) -> String {
     let config = facts.config;
     let charts = if config.inline_images > 0 { ", and you see them" } else { "" };
     let is_system = facts.template.world == World::System;
@@ -167,7 +167,7 @@ fn description(facts: &Facts) -> String {
     )
 }
 
-fn input(facts: &Facts) -> Value {
+fn input(facts: &ToolFacts) -> Value {
     let (usual, most) = timeouts(facts.config);
     let properties = json!({
         "code": running::code_argument(facts.config),
@@ -213,7 +213,7 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport, of_cell: &CellR
     result
 }
 
-fn output(facts: &Facts) -> Value {
+fn output(facts: &ToolFacts) -> Value {
     let more = running::exported_fields(facts.transport, facts.config);
     let statuses: Vec<_> = CellStatus::ALL.iter().map(|status| status.as_str()).collect();
     object(

@@ -20,7 +20,7 @@ use crate::{
         audited::Log,
         call::{Call, say_what_is_new, success},
         languages::Language,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     notes::WorkspaceNote,
     session::{History, PastRun},
@@ -49,7 +49,7 @@ impl Tool for GetWorkspaceInfo {
         &[("lang", "language"), ("workspace_id", "session_id")];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         Description {
             title: "Look at the workspace",
             text: "Tells what the workspace holds: variables and their types, imports, memory, files, how \

@@ -21,7 +21,7 @@ use crate::{
         call::{Call, say_what_is_new, success},
         languages::Language,
         running::reporting,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     progress::Progress,
     sessions::Installed,
@@ -67,11 +67,11 @@ impl Tool for InstallPackage {
     ];
     type Arguments = Arguments;
 
-    fn is_listed(facts: &Facts) -> bool {
+    fn is_listed(facts: &ToolFacts) -> bool {
         !facts.packages.is_empty()
     }
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         let has_packages =
             |it: &Language| it.ecosystem().is_some_and(|it| facts.packages.contains(&it));
         let languages: Vec<_> = Language::of(facts.template).filter(has_packages).collect();

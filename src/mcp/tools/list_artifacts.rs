@@ -17,7 +17,7 @@ use crate::{
             budget::{MAX_CHARS, chars},
             text::MAX_OFFSET,
         },
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
 };
 
@@ -45,7 +45,7 @@ impl Tool for ListArtifacts {
     const TOOLSET: Toolset = Toolset::Run;
     type Arguments = Arguments;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         Description {
             title: "List files",
             text: format!("Lists the files in /mnt/data, {PAGE} a page, with URLs for the person."),

@@ -14,7 +14,7 @@ use crate::{
         audited::Log,
         call::{Call, success},
         languages::Language,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
 };
 
@@ -29,7 +29,7 @@ impl Tool for ListRuntimes {
     const TOOLSET: Toolset = Toolset::Sessions;
     type Arguments = Arguments;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         let package = object(
             json!({ "name": { "type": "string" }, "version": { "type": "string" } }),
             &["name"],

@@ -20,7 +20,7 @@
 //!     mcp::{
 //!         audited::Log,
 //!         call::{Call, OfSession, existing, success},
-//!         tool::{Description, Facts, Hints, Tool},
+//!         tool::{Description, ToolFacts, Hints, Tool},
 //!     },
 //!     sessions::List,
 //! };
@@ -32,7 +32,7 @@
 //!     const TOOLSET: Toolset = Toolset::Run;
 //!     type Arguments = OfSession;
 //!
-//!     fn describe(_: &Facts) -> Description {
+//!     fn describe(_: &ToolFacts) -> Description {
 //!         Description {
 //!             title: "Count files",
 //!             text: "Counts the files of a session. list_artifacts lists them.".into(),
@@ -125,7 +125,7 @@ pub(super) use self::{
 use super::{
     arguments::Arguments,
     own,
-    tool::{AnyTool, Facts},
+    tool::{AnyTool, ToolFacts},
 };
 use crate::own_tools::{OwnTool, OwnTools};
 
@@ -215,7 +215,7 @@ impl Offered {
 
 impl Tools {
     /// The tools of some toolsets, with the arguments that they have by these facts.
-    pub(super) fn new(toolsets: Toolsets, facts: &Facts, own: Option<OwnTools>) -> Self {
+    pub(super) fn new(toolsets: Toolsets, facts: &ToolFacts, own: Option<OwnTools>) -> Self {
         let checked = |tool: &'static AnyTool| {
             let (arguments, listed) = (tool.arguments(facts), tool.listed(facts));
             Arc::new(Checked { tool, arguments, listed })
@@ -236,7 +236,7 @@ impl Tools {
     }
 
     /// The tools that a client is offered, as they are listed.
-    pub(super) fn list(&self, facts: &Facts) -> Vec<rmcp::model::Tool> {
+    pub(super) fn list(&self, facts: &ToolFacts) -> Vec<rmcp::model::Tool> {
         let built_in = self.of(facts.toolsets).map(|checked| checked.tool);
         let listed = built_in.filter(|tool| (tool.is_listed)(facts)).map(|tool| tool.listed(facts));
         listed.chain(self.own_of(facts.toolsets).iter().map(|own| own::listed(own))).collect()
@@ -305,10 +305,10 @@ mod tests {
 
     use super::*;
 
-    fn facts<'a>(config: &'a Config, template: &'a Template) -> Facts<'a> {
+    fn facts<'a>(config: &'a Config, template: &'a Template) -> ToolFacts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
         let packages = &[Ecosystem::PyPi, Ecosystem::Npm];
-        Facts { config, transport, toolsets, template, local_files: true, packages }
+        ToolFacts { config, transport, toolsets, template, local_files: true, packages }
     }
 
     #[test]

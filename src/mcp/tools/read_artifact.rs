@@ -28,7 +28,7 @@ use crate::{
             images::{self, Fitted},
             kind, read, text,
         },
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     session::FileReader,
 };
@@ -60,7 +60,7 @@ impl Tool for ReadArtifact {
         &[("filename", "path"), ("file_name", "path")];
     type Arguments = Arguments;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         Description {
             title: "Read a file",
             text: format!(

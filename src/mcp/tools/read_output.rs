@@ -14,7 +14,7 @@ use crate::{
         audited::Log,
         call::{Call, existing, success, whole},
         results::{budget, text},
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     sessions::Stream,
 };
@@ -36,7 +36,7 @@ impl Tool for ReadOutput {
     const TOOLSET: Toolset = Toolset::Run;
     type Arguments = Arguments;
 
-    fn describe(_: &Facts) -> Description {
+    fn describe(_: &ToolFacts) -> Description {
         Description {
             title: "Read the rest of the output",
             text: format!(

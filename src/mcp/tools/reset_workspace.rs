@@ -13,7 +13,7 @@ use crate::{
         audited::Log,
         call::{Call, success, whole},
         languages::Language,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     notes::WorkspaceNote,
     sessions::Reset,
@@ -41,7 +41,7 @@ impl Tool for ResetWorkspace {
     ];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         Description {
             title: "Reset the workspace",
             text: "Ends an interpreter of the workspace: its variables are gone. With undo, takes back that \

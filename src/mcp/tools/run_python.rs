@@ -22,7 +22,7 @@ use crate::{
         call::{Call, say_if_new, whole},
         languages::Language,
         running,
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     session::RunReport,
     sessions::{Opened, Program, RuntimeName, Which},
@@ -49,7 +49,7 @@ impl Tool for RunPython {
         &[("script", "code"), ("timeout", "timeout_s")];
     type Arguments = Arguments;
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         Description {
             title: "Run Python",
             text: description(facts),
@@ -90,7 +90,7 @@ impl Tool for RunPython {
 }
 
 /// The description of the tool for models.
-fn description(facts: &Facts) -> String {
+fn description(facts: &ToolFacts) -> String {
     let config = facts.config;
     let charts = match config.inline_images {
         0 => String::new(),
@@ -155,7 +155,7 @@ fn input(config: &Config) -> Value {
     object(properties, &["code"])
 }
 
-fn output(facts: &Facts) -> Value {
+fn output(facts: &ToolFacts) -> Value {
     let more = running::exported_fields(facts.transport, facts.config);
     let outcomes: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
     object(
@@ -216,7 +216,7 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
 }
 
 /// States that there is no pip, and what replaces it.
-pub(super) fn no_pip(facts: &Facts) -> &'static str {
+pub(super) fn no_pip(facts: &ToolFacts) -> &'static str {
     if facts.packages.contains(&Ecosystem::PyPi) {
         "no pip (install_package instead)"
     } else {

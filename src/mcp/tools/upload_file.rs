@@ -20,7 +20,7 @@ use crate::{
         call::{Call, say_if_new, session, success},
         long_text::within,
         roots::{self, Found},
-        tool::{Description, Facts, Hints, Tool},
+        tool::{Description, Hints, Tool, ToolFacts},
     },
     sessions::{Opened, Upload},
 };
@@ -55,7 +55,7 @@ impl Tool for UploadFile {
         }
     }
 
-    fn describe(facts: &Facts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         let give = if facts.local_files {
             "Best is local_path, for a file on the client's machine; else give"
         } else {
@@ -151,7 +151,7 @@ impl Tool for UploadFile {
     }
 }
 
-fn input(facts: &Facts) -> Value {
+fn input(facts: &ToolFacts) -> Value {
     let local_path = string("Absolute, within an allowed folder.");
     let properties = json!({
         "local_path": if facts.local_files { local_path } else { hidden(local_path) },

@@ -71,7 +71,7 @@ pub(super) enum Failed {
 /// The packages that a fetcher found.
 #[derive(Deserialize)]
 pub(super) struct Answered {
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<Downloaded>,
     /// The version of the requested package. For Python, `None` if the package is in `found`.
     pub(super) version: Option<String>,
     /// Names of the modules of Python's standard library.
@@ -86,7 +86,7 @@ pub(super) struct Answered {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Found {
+pub(super) struct Downloaded {
     pub(super) name: String,
     pub(super) version: String,
     #[serde(flatten)]
@@ -133,11 +133,11 @@ pub(super) fn answer(
                 let is_of = |c: char| c.is_ascii_alphanumeric() || "-_.+!".contains(c);
                 (1..=200).contains(&text.len()) && text.chars().all(is_of)
             };
-            let is_package = |it: &Found| match requirement.ecosystem() {
+            let is_package = |it: &Downloaded| match requirement.ecosystem() {
                 Ecosystem::PyPi => is_plain(&it.name) && it.place.is_empty(),
                 Ecosystem::Npm => is_npm_name(&it.name) && is_place(&it.place),
             };
-            let is_hashed = |it: &Found| match requirement.ecosystem() {
+            let is_hashed = |it: &Downloaded| match requirement.ecosystem() {
                 Ecosystem::PyPi => matches!(it.hash, Hash::Sha256(_)),
                 Ecosystem::Npm => matches!(it.hash, Hash::Sha512(_)),
             };

@@ -1,6 +1,6 @@
 //! Checks of the engine and the image for `llm-sandbox doctor`.
 
-use super::{Docker, Facts};
+use super::{Docker, EngineFacts};
 use crate::{Check, Finding, Limits, image};
 
 /// Oldest API with private cgroup namespaces (Docker 20.10).
@@ -8,7 +8,7 @@ const OLDEST_API: (u32, u32) = (1, 41);
 
 impl Docker {
     /// Whether sandboxes run under gVisor.
-    pub(super) fn is_gvisor(&self, facts: &Facts) -> bool {
+    pub(super) fn is_gvisor(&self, facts: &EngineFacts) -> bool {
         self.runtime.as_ref().unwrap_or(&facts.default_runtime).contains("runsc")
     }
 
@@ -32,7 +32,7 @@ impl Docker {
         ]
     }
 
-    fn cgroup(&self, facts: &Facts) -> Finding {
+    fn cgroup(&self, facts: &EngineFacts) -> Finding {
         let text = format!("version {}", facts.cgroup);
         // gVisor counts the memory of sockets like any other.
         if facts.allows_internet_sockets() || self.is_gvisor(facts) {
@@ -49,7 +49,7 @@ impl Docker {
         }
     }
 
-    fn runtime_check(&self, facts: &Facts) -> Finding {
+    fn runtime_check(&self, facts: &EngineFacts) -> Finding {
         let all = facts.runtimes.join(", ");
         match &self.runtime {
             None => Finding::Good(format!("{} (the engine has: {all})", facts.default_runtime)),

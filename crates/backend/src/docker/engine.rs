@@ -15,7 +15,7 @@ const TIMEOUT_S: u64 = 60;
 
 /// Properties of an engine.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Facts {
+pub(super) struct EngineFacts {
     /// Product and version, for people.
     pub version: String,
     /// API version, such as 1.45.
@@ -32,7 +32,7 @@ pub(super) struct Facts {
     pub seccomp: bool,
 }
 
-impl Facts {
+impl EngineFacts {
     /// The properties on which containers depend.
     pub(super) fn host(&self) -> Host {
         Host::new(Some(self.cpus), Some(&self.cgroup))
@@ -110,13 +110,13 @@ fn context_host() -> Option<String> {
     Some(meta["Endpoints"]["docker"]["Host"].as_str()?.to_owned())
 }
 
-pub(super) async fn facts(engine: &Docker) -> Result<Facts, Error> {
+pub(super) async fn facts(engine: &Docker) -> Result<EngineFacts, Error> {
     let info = engine.info().await?;
     let version = engine.version().await?;
     let text = |value: Option<String>| value.unwrap_or_else(|| "unknown".into());
     let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
     runtimes.sort_unstable();
-    Ok(Facts {
+    Ok(EngineFacts {
         version: format!(
             "{} {}",
             version.platform.map_or_else(|| "Docker".into(), |platform| platform.name),
@@ -212,7 +212,7 @@ fn no_engine() -> String {
         .into()
 }
 
-pub(super) fn runtime_missing(wanted: &str, facts: &Facts) -> BackendError {
+pub(super) fn runtime_missing(wanted: &str, facts: &EngineFacts) -> BackendError {
     let message = format!(
         "The engine has no runtime {wanted}; it has: {}. Set SANDBOX_RUNTIME to one of these, or \
          register yours in the engine's daemon.json.",

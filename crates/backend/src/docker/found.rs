@@ -1,4 +1,4 @@
-//! Listed containers as [`Found`] sandboxes.
+//! Listed containers as [`ListedSandbox`] sandboxes.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,24 +6,24 @@ use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
 use sandbox_container::{LABEL_HOLD, LABEL_OWNER, Owner};
 
 use super::owner;
-use crate::{Found, FoundOwner, FoundState};
+use crate::{ListedSandbox, SandboxOwner, SandboxState};
 
-pub(super) fn found(container: ContainerSummary) -> Option<Found> {
+pub(super) fn found(container: ContainerSummary) -> Option<ListedSandbox> {
     use ContainerSummaryStateEnum as State;
     let created = u64::try_from(container.created.unwrap_or(0)).unwrap_or(0);
     let labels = container.labels?;
     let owner: Option<Owner> = labels.get(LABEL_OWNER).and_then(|label| label.parse().ok());
-    Some(Found {
+    Some(ListedSandbox {
         id: container.id?,
         created: SystemTime::UNIX_EPOCH + Duration::from_secs(created),
         state: match container.state {
             Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => {
-                FoundState::Running
+                SandboxState::Running
             }
-            _ => FoundState::Stopped,
+            _ => SandboxState::Stopped,
         },
         owner: owner
-            .map(|owner| FoundOwner { life: owner::life(&owner), id: owner.to_string().into() }),
+            .map(|owner| SandboxOwner { life: owner::life(&owner), id: owner.to_string().into() }),
         is_resumable: labels.contains_key(LABEL_HOLD),
         caller: None,
         is_in_use: false,

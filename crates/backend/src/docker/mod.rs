@@ -27,11 +27,11 @@ use sandbox_container::{APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, cr
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
-use self::engine::{Facts, ImageFacts};
+use self::engine::{EngineFacts, ImageFacts};
 use super::{
-    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
-    Greeting, Limits, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec, Template,
-    abilities::orphans_among_all, image,
+    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Greeting,
+    Limits, ListedSandbox, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec,
+    Template, abilities::orphans_among_all, image,
 };
 
 /// The Docker backend. Connects at its first use, so that a server starts without an engine and can report what is
@@ -59,7 +59,7 @@ pub struct PackageSettings {
 #[derive(Debug)]
 struct Connection {
     engine: Engine,
-    facts: Facts,
+    facts: EngineFacts,
 }
 
 /// Longest wait for one answer. Overloaded engines were observed to take minutes.
@@ -240,7 +240,7 @@ impl Docker {
         Err(engine::uids_taken(MAX_UIDS_TRIED))
     }
 
-    async fn found(&self) -> Result<Vec<Found>, BackendError> {
+    async fn found(&self) -> Result<Vec<ListedSandbox>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
         let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
         let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
@@ -307,7 +307,7 @@ impl Backend for Docker {
         Box::pin(async move { self.launch(&spec).await.map_err(|error| self.or_other(error)) })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         self.found().boxed()
     }
 
@@ -382,7 +382,7 @@ impl Resumable for Docker {
         self.connect(id).boxed()
     }
 
-    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn orphans(&self, _own_too: bool) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         orphans_among_all(self).boxed()
     }
 

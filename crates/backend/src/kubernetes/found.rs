@@ -23,8 +23,8 @@ use super::{
     watch::Watcher,
 };
 use crate::{
-    Backend, BackendError, CallerKey, Found, FoundOwner, FoundState, Homes, Life, Resumable,
-    Sandbox, SharesCallers,
+    Backend, BackendError, CallerKey, Homes, Life, ListedSandbox, Resumable, Sandbox, SandboxOwner,
+    SandboxState, SharesCallers,
 };
 
 /// Maximum number of attempts to remove a pod whose session has ended, before a sweep has to do it, and to label a pod
@@ -148,7 +148,7 @@ impl Inner {
     pub(super) async fn orphans(
         self: &Arc<Self>,
         own_too: bool,
-    ) -> Result<Vec<Found>, BackendError> {
+    ) -> Result<Vec<ListedSandbox>, BackendError> {
         if self.homes.is_some() {
             // Begins watching the homes of callers.
             self.run().await?;
@@ -163,11 +163,11 @@ impl Inner {
         let terms = [format!("{LABEL_APP}={APP}"), LABEL_HOLD.to_owned()];
         let terms = terms.into_iter().chain(of_key).chain(others);
         let found = self.found(&terms.collect::<Vec<_>>().join(",")).await?;
-        Ok(found.into_iter().filter(Found::is_orphan).collect())
+        Ok(found.into_iter().filter(ListedSandbox::is_orphan).collect())
     }
 
     /// Lists the sandboxes that this selector matches.
-    pub(super) async fn found(&self, selector: &str) -> Result<Vec<Found>, BackendError> {
+    pub(super) async fn found(&self, selector: &str) -> Result<Vec<ListedSandbox>, BackendError> {
         let cluster = self.cluster().await?;
         let mut selected = ListParams::default().labels(selector).limit(PODS_PER_PAGE);
         let mut found = vec![];
@@ -184,7 +184,7 @@ impl Inner {
         }
     }
 
-    fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<Found> {
+    fn as_found(&self, pod: Pod, leases: Option<&[Judged]>) -> Option<ListedSandbox> {
         let id = pod.metadata.name.clone()?;
         let owner = owner(&pod);
         let holds = holds(&pod);
@@ -193,7 +193,7 @@ impl Inner {
         });
         let caller = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_CALLER));
         let caller = caller.and_then(|caller| CallerKey::parse(caller));
-        let owner = owner.cloned().map(|owner| FoundOwner {
+        let owner = owner.cloned().map(|owner| SandboxOwner {
             life: match (self.run.get().filter(|run| run.name == owner), leases) {
                 // A pod of this run is dead if no session has it any more.
                 (Some(run), _) if run.watched.is_followed(&id) => Life::Alive,
@@ -213,10 +213,10 @@ impl Inner {
         });
         let created = pod.metadata.creation_timestamp.as_ref();
         let is_over = status::seen(&pod).phase == Phase::Over;
-        Some(Found {
+        Some(ListedSandbox {
             id,
             created: created.map_or_else(SystemTime::now, |at| at.0.into()),
-            state: if is_over { FoundState::Stopped } else { FoundState::Running },
+            state: if is_over { SandboxState::Stopped } else { SandboxState::Running },
             owner,
             is_resumable: holds,
             caller,
@@ -230,7 +230,7 @@ impl Resumable for Kubernetes {
         async move { self.0.reattach(id).await }.boxed()
     }
 
-    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn orphans(&self, own_too: bool) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         async move { self.0.orphans(own_too).await }.boxed()
     }
 
@@ -260,7 +260,7 @@ impl SharesCallers for Kubernetes {
     fn list_of<'a>(
         &'a self,
         caller: &'a CallerKey,
-    ) -> BoxFuture<'a, Result<Vec<Found>, BackendError>> {
+    ) -> BoxFuture<'a, Result<Vec<ListedSandbox>, BackendError>> {
         async move { self.0.found(&homes::of_caller(caller)).await }.boxed()
     }
 

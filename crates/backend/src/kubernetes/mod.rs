@@ -60,8 +60,8 @@ use self::{
     watch::{Watched, Watcher},
 };
 use super::{
-    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Found,
-    Greeting, Limits, PackageKind, Probe, Purpose, Sandbox, SharesCallers, Spec, Template,
+    Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Greeting,
+    Limits, ListedSandbox, PackageKind, Probe, Purpose, Sandbox, SharesCallers, Spec, Template,
 };
 
 /// Longest wait for one answer of the API server.
@@ -369,7 +369,7 @@ impl Backend for Kubernetes {
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         async { self.0.found(&format!("{LABEL_APP}={APP},{LABEL_OWNER}")).await }.boxed()
     }
 

@@ -35,9 +35,9 @@ pub use self::folder::Folder;
 pub use self::install::{Installed, install};
 use self::saved::StateFolder;
 use super::{
-    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Found,
-    Greeting, Library, Limits, PackageKind, Probe, Purpose, Runtime, Sandbox, SavesSandboxes, Spec,
-    Template, local::Local,
+    Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Greeting,
+    Library, Limits, ListedSandbox, PackageKind, Probe, Purpose, Runtime, Sandbox, SavesSandboxes,
+    Spec, Template, local::Local,
 };
 
 /// The fix if the runtime is missing.
@@ -211,7 +211,7 @@ impl Backend for Wasm {
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>, BackendError>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         // No sandbox outlives its server.
         Box::pin(async { Ok(vec![]) })
     }
