@@ -43,8 +43,11 @@ habits! {
     a_query_of_duckdb_draws_no_bar
 }
 
+/// The timeout of runs is as long as the test waits for an answer.
+const PATIENT: (&str, &str) = ("SANDBOX_EXEC_TIMEOUT_S", "90");
+
 async fn server(on: On) -> (Server, String) {
-    (Server::start_with(on, &[PRELOADED]).await, name("habits"))
+    (Server::start_with(on, &[PRELOADED, PATIENT]).await, name("habits"))
 }
 
 /// The standard output of a program that must exit with 0 and leave standard error empty.
@@ -70,7 +73,7 @@ async fn the_usual_fonts_are_found_and_draw_every_letter(on: On) {
                 print(PdfReader('all.pdf').pages[0].extract_text().splitlines()[-1])";
     assert_eq!(said(&server.run(&id, code).await), "Łódź 销售额 📈🎉\n");
     let code = "import matplotlib.pyplot as plt\nplt.rcParams['font.family'] = 'No Such Font'\n\
-                for n in range(50): plt.title(n); plt.savefig('a.png')";
+                for n in range(10): plt.title(n); plt.savefig('a.png')";
     let run = server.run(&id, code).await;
     assert!(text(&run["stderr"]).lines().count() <= 2, "{run}");
 }
