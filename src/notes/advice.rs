@@ -1,6 +1,6 @@
 //! Advice that has no parameters: one sentence for each cause.
 
-/// Advice on an error, in the same words for every program.
+/// Advice on an error or another event of a run, in the same words for every program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// A file is of another kind than the program expected.

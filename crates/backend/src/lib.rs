@@ -28,13 +28,16 @@
 //!    `crates/agent/src/places.rs` the folders of the agent.
 //! 3. [`Backend::abilities`] returns those of the traits in [`abilities`] that the type implements. The other methods
 //!    with a default, such as [`Backend::concurrent_starts`] and [`Backend::needs_guard`], are answered only if the
-//!    default is wrong.
-//! 4. Each error has a kind ([`BackendErrorKind`]) and a text that says how to fix it.
+//!    default is wrong. `llm-sandbox doctor` checks only backends that are [`Diagnosable`]. If [`Backend::template`] is
+//!    `None`, models are told of the contents of the usual image ([`known_template`]).
+//! 4. Each error has a kind ([`BackendErrorKind`]), which says whether a later attempt may succeed, and a text that
+//!    says how to fix it.
 //! 5. `crates/config/src/choices.rs`: a variant of `Engine`, its name in `as_str`, and the variant in `from_str`;
-//!    `crates/config/src/table.rs`: the name in the row `ENGINE`; [`factory::of`]: its arm.
+//!    `crates/config/src/table.rs`: the row `SANDBOX_ENGINE`, its form and its description; [`factory::of`]: its arm.
 //! 6. Tests: a variant of `On` and a module in `on_all!` (`tests/support/lib.rs`), and the module's name in the
 //!    filters of `.config/nextest.toml`, or the gate runs all of its tests. The promises are written once for all
-//!    backends. List each promise that the backend cannot keep, with a reason; never skip one silently.
+//!    backends. List each promise that the backend cannot keep, with a reason, as those `not on wasm` are; never skip
+//!    one silently. `On::Local` passes `--no-isolation`, which wins over `SANDBOX_ENGINE`.
 //!
 //! If the future of [`Backend::start`] is dropped, at any point, it must leave nothing behind that neither the
 //! sandbox's own leash (an agent ends without a server) nor a sweep would remove.

@@ -12,21 +12,10 @@ use super::{
 /// Maximum number of settings that a message about an unknown name suggests.
 const MAX_MEANT: usize = 4;
 
-/// The order in which mistakes are reported, by the names of settings without their prefix: those on which others
-/// depend come first. A setting that is not listed comes last.
-const ORDER: &str = "MEMORY_LIMIT DATA_LIMIT ENGINE MISSING_KEY_FILE MAX_SESSIONS AUTH_TOKENS AUTH_TOKENS_FILE ARCHIVE \
-    CPU_LIMIT EXEC_TIMEOUT_S SESSION_TTL_M MAX_UPLOAD_BYTES MAX_ARTIFACT_READ_BYTES MAX_OUTPUT_BYTES TRACEBACKS \
-    MAX_CODE_BYTES TIMEZONE PIDS_LIMIT MAX_SESSIONS_PER_CLIENT MAX_HIBERNATED POOL_SIZE PRELOAD UNDO EVICT_IDLE_M \
-    HIBERNATE_AFTER_M HOLD_S CLEANUP_INTERVAL_M TOOLSETS TRANSPORT HTTP_HOST HTTP_PORT PUBLIC_URL ALLOWED_HOSTS \
-    ALLOWED_ORIGINS METRICS_TOKEN KEY_FILE RATE_LIMIT_PER_M URL_TTL_M UPLOAD_ROOTS PACKAGES PACKAGES_LIMIT \
-    PACKAGES_TIMEOUT_S PACKAGES_CACHE PACKAGES_NETWORK EXPORT_LIMIT INLINE_IMAGES INLINE_IMAGE_SIDE INLINE_IMAGE_BYTES \
-    FUEL ARCHIVE_DAYS ARCHIVE_CLIENT_LIMIT MIN_FREE AUDIT_MAX_SIZE AUDIT_MAX_TOTAL AUDIT_REFUSED_PER_M \
-    SHUTDOWN_TIMEOUT_S KUBERNETES_NAMESPACE PEER_ADDRESS KUBERNETES_CANARY_TARGET LOG_LEVEL LOG_FORMAT";
-
 /// Variables with our prefix, and the mistakes in those that have been read.
 pub(super) struct Reader {
     vars: BTreeMap<String, String>,
-    /// Each under the setting's name, or under another word of [`ORDER`].
+    /// Each under the setting's name.
     mistakes: Vec<(&'static str, String)>,
 }
 
@@ -71,7 +60,7 @@ impl Reader {
                 "SANDBOX_KEY_FILE: {path} is not there. With SANDBOX_PEER_ADDRESS it is not made: all servers have the \
                  same, for example of `openssl rand -hex 32`"
             );
-            self.mistakes.push(("SANDBOX_MISSING_KEY_FILE", what));
+            self.mistakes.push((SANDBOX_KEY_FILE.row.name, what));
             self.vars.remove(SANDBOX_KEY_FILE.row.name);
         }
     }
@@ -82,16 +71,11 @@ impl Reader {
     }
 
     /// The mistakes in values, then those in names.
-    pub(super) fn into_mistakes(mut self) -> Vec<String> {
+    pub(super) fn into_mistakes(self) -> Vec<String> {
         let known = |name: &String| table::rows().any(|row| row.name == name);
         let unknown =
             self.vars.keys().filter(|name| !known(name)).map(|name| no_such_setting(name));
         let unknown: Vec<_> = unknown.collect();
-        let order: Vec<_> = ORDER.split(' ').collect();
-        self.mistakes.sort_by_key(|(name, _)| {
-            let place = order.iter().position(|it| name.strip_prefix(PREFIX) == Some(it));
-            place.unwrap_or(usize::MAX)
-        });
         self.mistakes.into_iter().map(|(_, mistake)| mistake).chain(unknown).collect()
     }
 }

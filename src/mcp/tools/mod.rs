@@ -5,22 +5,24 @@
 //!
 //! A tool that needs nothing new from the sandbox is a file here, four lines in this one and two in [`super`]; for
 //! others, see "How to add a verb" in `crates/protocol`. This is the whole file `count_files.rs` of a tool that counts
-//! the files of a session; `read_artifact.rs` is an example of one that reads a file (`Open`, then `results::read`):
+//! the files of a session; `read_artifact.rs` is an example of one that reads a file (`Open`, then `results::read`; the
+//! crate `model` has `text::encoding`). `super::call` has the parts that tools share, such as `existing`, `success` and
+//! `whole`:
 //!
 //! ```ignore
 //! //! `count_files`.
 //!
+//! use config::Toolset;
 //! use rmcp::model::CallToolResponse;
 //! use serde_json::json;
 //!
 //! use super::schema::{object, required_session, session_of_result};
 //! use crate::{
-//!     config::Toolset,
 //!     error::Result,
 //!     mcp::{
 //!         audited::Log,
 //!         call::{Call, OfSession, existing, success},
-//!         tool::{Description, ToolFacts, Hints, Tool},
+//!         tool::{Description, Hints, Tool, ToolFacts},
 //!     },
 //!     sessions::List,
 //! };
@@ -69,12 +71,13 @@
 //!    nextest run -p llm-sandbox-tests -E 'test(NAME) and test(::local::)'`. To try the tool by hand, start
 //!    `SANDBOX_ENGINE=local llm-sandbox` and write JSON-RPC to its standard input, one message per line: `initialize`,
 //!    `notifications/initialized`, `tools/call`.
-//! 3. A row in README's table (the page may have at most 150 lines), its name in the table of toolsets in
-//!    `docs/tools.md`, and a line in the changelog.
+//! 3. A row in README's table, its name in the table of toolsets in `docs/tools.md`, and a line in the changelog.
+//!    README may have at most 150 lines, which it has: shorten its last sections.
 //! 4. The tests that know all tools: `tools` in `tests/clients/job.json`; a call in `tests/clients/inspector.mjs`;
-//!    `RUN` or `CODE` in `tests/promises/cells.rs`; `STARTS_SESSIONS` in `tests/adversarial/hostile_arguments.rs`, if
-//!    it starts a session; and `MAX_SHOWN_BYTES` in `tests/promises/protocol.rs`, if the list of tools becomes too
-//!    long for it.
+//!    `RUN` or `CODE` in `tests/promises/cells.rs`; a call in `every_result_has_what_its_schema_says` of
+//!    `tests/promises/protocol.rs`; and `STARTS_SESSIONS` in `tests/adversarial/hostile_arguments.rs`, if it starts a
+//!    session. If the list of tools becomes longer than `MAX_SHOWN_BYTES` of `protocol.rs`, shorten texts: every model
+//!    pays for it.
 //! 5. Generated texts: `UPDATE_DOCS=1 cargo test --all-features --test reference` writes `docs/tools.md`, and
 //!    `INSTA_UPDATE=always cargo test --package llm-sandbox-tests --test promises described_exactly` the snapshots of
 //!    the schemas. Read them, because models will read them.
@@ -88,8 +91,8 @@
 //!   names, types, bounds and choices need no code in the tool. Clients see the schema without its bounds.
 //!   `tests/adversarial/hostile_arguments.rs` makes bad values from the schemas: state the effect of a bad value of a
 //!   new argument in its functions `expected` and `good_arguments`.
-//! - **Errors** are those of `src/error.rs`. A new kind needs a code there, a sentence that says what to do, and a row
-//!   in `docs/tools.md`.
+//! - **Errors** are those of `src/error.rs`; `InvalidArgument` fits an argument that names something of the wrong
+//!   kind. A new kind needs a code there, a sentence that says what to do, and a row in `docs/tools.md`.
 //! - **Schemas** stay plain: several clients understand neither `$ref` nor `oneOf`, nor a bare `true`.
 //! - **The description** says what the tool does, when to use it, and what to do when it fails, in 40 to 2000 bytes.
 //! - **Notes** on the call are added with `call.note`; every result may have them, so its schema does not mention them.
