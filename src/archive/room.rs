@@ -18,7 +18,7 @@ pub(super) struct Room {
 
 /// An archived session.
 #[derive(Debug, Clone)]
-pub(super) struct Archived {
+pub(super) struct UsageEntry {
     pub(super) caller: String,
     pub(super) bytes: u64,
     /// In seconds since the epoch.
@@ -27,7 +27,7 @@ pub(super) struct Archived {
 
 /// All archived sessions that this server knows. A sweep finds those of other servers.
 #[derive(Debug, Default)]
-pub(super) struct Usage(pub(super) HashMap<SessionKey, Archived>);
+pub(super) struct Usage(pub(super) HashMap<SessionKey, UsageEntry>);
 
 impl Usage {
     /// The oldest session of a caller except this one, if the caller's sessions have more than `most` bytes in all.
@@ -64,7 +64,7 @@ impl Archive {
         }
         let (key, caller) = (of.key(), of.caller.name());
         let saved_at = Timestamp::now().as_second();
-        let kept = Archived { caller: caller.to_owned(), bytes, saved_at };
+        let kept = UsageEntry { caller: caller.to_owned(), bytes, saved_at };
         self.0.usage.lock().0.insert(key.clone(), kept);
         loop {
             let oldest = self.0.usage.lock().oldest_beyond(caller, &key, most);
@@ -80,13 +80,13 @@ impl Archive {
 
     /// Counts a session that was found in the store, with the time at which it was written.
     pub(super) async fn count(&self, key: &SessionKey, written: i64) {
-        let is_known = |kept: &Archived| kept.saved_at.abs_diff(written) <= 2;
+        let is_known = |kept: &UsageEntry| kept.saved_at.abs_diff(written) <= 2;
         if self.0.room.of_caller.is_none() || self.0.usage.lock().0.get(key).is_some_and(is_known) {
             return;
         }
         if let Lookup::Found(found) = self.manifest(key).await {
             let caller = found.caller_name().to_owned();
-            let kept = Archived { caller, bytes: found.bytes(), saved_at: written };
+            let kept = UsageEntry { caller, bytes: found.bytes(), saved_at: written };
             self.0.usage.lock().0.insert(key.clone(), kept);
         }
     }

@@ -110,12 +110,12 @@ pub struct RunEnd {
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
     /// Pictures among them, as they were when it ended.
-    pictures: Vec<(DataPath, Stored)>,
+    pictures: Vec<(DataPath, StoredPicture)>,
 }
 
 /// The place where a picture is stored.
 #[derive(Debug, Clone)]
-enum Stored {
+enum StoredPicture {
     InMemory(Bytes),
     OnDisk(Spilled),
 }
@@ -247,10 +247,10 @@ impl History {
     }
 
     /// Stores a picture on disk if possible, otherwise in memory.
-    fn kept(&self, picture: &Bytes) -> Stored {
+    fn kept(&self, picture: &Bytes) -> StoredPicture {
         let on_disk =
             self.spill_file.as_ref().and_then(|spill_file| spill_file.add_bytes(picture).ok());
-        on_disk.map_or_else(|| Stored::InMemory(picture.clone()), Stored::OnDisk)
+        on_disk.map_or_else(|| StoredPicture::InMemory(picture.clone()), StoredPicture::OnDisk)
     }
 
     /// Marks the last cells that lasted as undone.
@@ -310,7 +310,7 @@ impl History {
     }
 }
 
-impl Stored {
+impl StoredPicture {
     /// Bytes of memory that it uses.
     fn memory(&self) -> usize {
         match self {
@@ -325,8 +325,8 @@ impl RunEnd {
     pub fn picture(&self, path: &DataPath) -> Option<Bytes> {
         let (_, kept) = self.pictures.iter().find(|(it, _)| it == path)?;
         match kept {
-            Stored::InMemory(bytes) => Some(bytes.clone()),
-            Stored::OnDisk(spilled) => spilled.read_bytes().ok().map(Bytes::from),
+            StoredPicture::InMemory(bytes) => Some(bytes.clone()),
+            StoredPicture::OnDisk(spilled) => spilled.read_bytes().ok().map(Bytes::from),
         }
     }
 

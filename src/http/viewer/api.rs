@@ -124,9 +124,9 @@ pub(in crate::http) async fn one(
         body["urls_expire_in_s"] = seconds.into();
     }
     body["interpreters"] = view.interpreters.iter().map(interpreter).collect();
-    body["notebook_url"] = urls.record(look.session_key(), "ipynb").into();
-    body["script_url"] = urls.record(look.session_key(), "py").into();
-    body["download_all_url"] = urls.download_all(look.session_key()).into();
+    body["notebook_url"] = urls.record(look.numbered(), "ipynb").into();
+    body["script_url"] = urls.record(look.numbered(), "py").into();
+    body["download_all_url"] = urls.download_all(look.numbered()).into();
     let links = (urls, id, Some(look.number));
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, links)).into_response())
 }
@@ -202,7 +202,7 @@ pub(in crate::http) fn session(
 }
 
 impl SessionInfo {
-    fn session_key(&self) -> NumberedSession<'_> {
+    fn numbered(&self) -> NumberedSession<'_> {
         NumberedSession { id: &self.id, number: self.number }
     }
 }
@@ -231,10 +231,10 @@ fn summary(urls: &SignedUrls, look: &SessionInfo) -> Value {
             pictures.push(file);
         }
     }
-    let links = Some((urls, look.session_key()));
+    let links = Some((urls, look.numbered()));
     shown["pictures"] =
         pictures.into_iter().map(|file| listing::artifact_json_with_mtime(links, file)).collect();
-    shown["page_url"] = urls.page(look.session_key()).into();
+    shown["page_url"] = urls.page(look.numbered()).into();
     shown
 }
 
@@ -290,7 +290,7 @@ fn past_run(
         "code_truncated": code.len() < run.code.len(),
     });
     if let Some(end) = &run.end {
-        let links = Some((urls, look.session_key()));
+        let links = Some((urls, look.numbered()));
         let artifacts = end.artifacts.iter().take(MAX_ARTIFACTS);
         let artifacts: Vec<_> =
             artifacts.map(|file| listing::artifact_json_with_mtime(links, file)).collect();

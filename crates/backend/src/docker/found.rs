@@ -1,4 +1,4 @@
-//! Listed containers as [`ListedSandbox`] sandboxes.
+//! Makes a [`ListedSandbox`] of each container that the engine lists.
 
 use std::time::{Duration, SystemTime};
 
