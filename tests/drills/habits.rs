@@ -1,7 +1,7 @@
 //! Programs that were written for other machines: fonts, locales, names, widths of numbers, progress bars.
 
 use serde_json::{Value, json};
-use support::{On, PRELOADED, Server, assert_fields, name, text};
+use support::{On, PATIENT, PRELOADED, Server, assert_fields, name, text};
 
 /// Makes tests of each function: on containers and on the embedded engine, or on containers alone.
 macro_rules! habits {
@@ -42,9 +42,6 @@ habits! {
     errors_of_duckdb_and_polars_say_what_to_do,
     a_query_of_duckdb_draws_no_bar
 }
-
-/// The timeout of runs is as long as the test waits for an answer.
-const PATIENT: (&str, &str) = ("SANDBOX_EXEC_TIMEOUT_S", "90");
 
 async fn server(on: On) -> (Server, String) {
     (Server::start_with(on, &[PRELOADED, PATIENT]).await, name("habits"))

@@ -40,6 +40,9 @@ use tokio::{
 /// The longest that anything in a test may take. Not a promise about speed: it only ends what hangs.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// For runs that are long on a busy machine: their timeout is [`PATIENCE`].
+pub const PATIENT: (&str, &str) = ("SANDBOX_EXEC_TIMEOUT_S", "90");
+
 /// The backend of a server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
