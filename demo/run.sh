@@ -32,6 +32,7 @@ runtime_dir=${SANDBOX_RUNTIME_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/llm-sandb
 export PYTHONDONTWRITEBYTECODE=1
 # Otherwise the server reads `.env` in the folder that the demo is started in.
 export SANDBOX_ENV_FILE=${SANDBOX_ENV_FILE:-/dev/null}
+export SANDBOX_CONFIG_FILE=${SANDBOX_CONFIG_FILE:-/dev/null}
 
 say() { printf 'set-up: %s\n' "$@"; }
 die() {

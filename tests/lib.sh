@@ -32,6 +32,8 @@ unset_settings() {
     done
     # Otherwise a server reads `.env` in the folder that it is started in.
     export SANDBOX_ENV_FILE=/dev/null
+    # Otherwise it reads the settings file of this user or machine.
+    export SANDBOX_CONFIG_FILE=/dev/null
 }
 
 may_install() { [ "$(id -u)" = 0 ] && have apt-get; }

@@ -89,24 +89,31 @@ fn setting(row: &Row) -> String {
         default => format!("Default: `{default}`"),
     };
     let description = row.description.replace('<', "&lt;");
-    format!("\n### {}\n\n{description}\n\n{default}. {}\n", row.name, form(&row.form))
+    let Row { name, key, form: expected, .. } = row;
+    format!("\n### {name}\n\n`{key}`: {description}\n\n{default}. {}\n", form(expected))
 }
 
 #[test]
 fn the_page_of_settings_is_the_table() {
-    let mut text = "## All of them\n\n| variable | default |\n|---|---|\n".to_owned();
+    let mut text = "## All of them\n\n| variable | key | default |\n|---|---|---|\n".to_owned();
     for row in GROUPS.iter().flat_map(|group| group.rows) {
         let default = match row.default {
             "" => "not set".to_owned(),
             default => format!("`{}`", default.replace(',', ", ")),
         };
-        let _ = writeln!(text, "| [`{}`](#{}) | {default} |", row.name, row.name.to_lowercase());
+        let (name, link) = (row.name, row.name.to_lowercase());
+        let _ = writeln!(text, "| [`{name}`](#{link}) | `{}` | {default} |", row.key);
     }
     for group in GROUPS {
         let rows: String = group.rows.iter().map(setting).collect();
         let _ = write!(text, "\n## {}\n{rows}", group.title);
     }
     settle_part("docs/settings.md", "settings", &text);
+}
+
+#[test]
+fn the_schema_of_the_settings_file_is_the_table() {
+    settle("docs/config.schema.json", &format!("{:#}\n", config::schema()));
 }
 
 /// Wraps a text into lines of at most [`WIDTH`] characters; each begins with `begin`.

@@ -13,17 +13,20 @@ macro_rules! print_line {
 }
 
 mod audit;
+
 mod doctor;
-mod env_file;
 mod guard;
 mod health;
 mod image;
+mod inputs;
 mod log;
+mod manual;
 mod probe;
 mod run;
 #[cfg(feature = "wasm")]
 mod runtime;
 mod serve;
+mod settings;
 mod token;
 #[cfg(feature = "wasm")]
 mod tool;
@@ -39,15 +42,20 @@ use crate::audit::Hash;
 
 /// A self-hosted MCP server that runs a language model's code in isolated sandboxes.
 ///
-/// Without a command it serves MCP, by default over standard input and output. Settings are environment
-/// variables, which can also come from a file; .env.example describes them.
+/// Without a command it serves MCP, by default over standard input and output. Settings are in config.yaml or
+/// in environment variables; docs/settings.md describes them.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// File of settings (NAME=value) for what the environment does not set. Without it, .env in the
+    /// Settings file, in YAML. Without it, llm-sandbox/config.yaml in ~/.config (XDG_CONFIG_HOME) or in /etc is
+    /// read, whichever exists first.
+    #[arg(long, global = true, value_name = "FILE", env = config::CONFIG_FILE)]
+    config: Option<OsString>,
+
+    /// File of variables (NAME=value) for what the environment does not set. Without it, .env in the
     /// working folder is read, except when serving over standard input and output or running a script.
     #[arg(long, global = true, value_name = "FILE", env = config::ENV_FILE)]
     env_file: Option<OsString>,
@@ -62,11 +70,7 @@ struct Cli {
 enum Command {
     /// Serve MCP over standard input and output, or over HTTP (the default; SANDBOX_TRANSPORT says
     /// which).
-    Serve {
-        /// Serve MCP over HTTP, at /mcp of SANDBOX_HTTP_HOST and SANDBOX_HTTP_PORT.
-        #[arg(long)]
-        http: bool,
-    },
+    Serve(ServeArgs),
     /// Build the sandbox image.
     Image {
         #[command(subcommand)]
@@ -91,6 +95,18 @@ enum Command {
         /// Print only those of this name.
         name: Option<String>,
     },
+    /// Check and show the settings.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print the completion of this program's arguments for a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
     /// Inspect the audit file.
     Audit {
         #[command(subcommand)]
@@ -127,7 +143,7 @@ enum Command {
 
 impl Default for Command {
     fn default() -> Self {
-        Self::Serve { http: false }
+        Self::Serve(ServeArgs::default())
     }
 }
 
@@ -135,6 +151,41 @@ impl Default for Command {
 enum ImageCommand {
     /// Build the sandbox image (SANDBOX_IMAGE) from the files in this program.
     Build(BuildArgs),
+}
+
+/// Options that set what a variable or the settings file would set.
+#[derive(Debug, Default, Args)]
+struct ServeArgs {
+    /// The same as --transport http: serve MCP over HTTP, at /mcp.
+    #[arg(long, conflicts_with = "transport")]
+    http: bool,
+
+    /// How clients speak MCP: stdio or http (SANDBOX_TRANSPORT).
+    #[arg(long, value_name = "TRANSPORT")]
+    transport: Option<String>,
+
+    /// Address to listen on (SANDBOX_HTTP_HOST).
+    #[arg(long, value_name = "ADDRESS")]
+    host: Option<String>,
+
+    /// Port to listen on (SANDBOX_HTTP_PORT).
+    #[arg(long)]
+    port: Option<String>,
+
+    /// Token of the client named me (SANDBOX_AUTH_TOKENS). Other users of this machine can see it in the list of
+    /// processes: prefer a file.
+    #[arg(long, value_name = "TOKEN")]
+    auth_token: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum ConfigCommand {
+    /// Say whether the settings are valid: exit code 0, or 64 with all mistakes.
+    Check,
+    /// Print every setting with its value and the place that it is from. Secrets are hidden.
+    Show,
+    /// Print the JSON Schema of the settings file, for editors.
+    Schema,
 }
 
 #[derive(Debug, Subcommand)]
@@ -201,8 +252,8 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Seconds after which the script is killed (exit code 124); SANDBOX_EXEC_TIMEOUT_S is the default
-    /// and the maximum.
+    /// Seconds after which the script is killed (exit code 124): at most SANDBOX_EXEC_TIMEOUT_S, which is also
+    /// the default unless SANDBOX_DEFAULT_TIMEOUT_S is set.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 
@@ -241,17 +292,24 @@ pub fn main() -> ExitCode {
         Command::CheckArguments => return tool::check_arguments(),
         _ => {}
     }
+    // These need no settings.
+    match command {
+        Command::Config { command: ConfigCommand::Schema } => return settings::schema(),
+        Command::Completion { shell } => return manual::completion(shell),
+        Command::Man => return manual::man(),
+        _ => {}
+    }
     let transport = std::env::var("SANDBOX_TRANSPORT").ok();
-    let env_file = env_file::env_file(&command, cli.env_file, transport.as_deref());
+    let inputs = inputs::of(&command, (cli.config, cli.env_file), transport.as_deref());
     let config = match command {
         // The guard removes sandboxes and needs no other setting; the file that its server read may have
         // changed since.
         Command::Guard { engine, .. } => Ok(Config { engine, ..Config::default() }),
         // `Config::load` would create a missing file of tokens; this fails first if the file is missing.
         Command::Token { .. } => {
-            config::tokens_in_clear(&env_file).and_then(|_| Config::load(&env_file))
+            config::tokens_in_clear(&inputs).and_then(|_| Config::load(&inputs))
         }
-        _ => Config::load(&env_file),
+        _ => Config::load(&inputs),
     };
     let config = match config {
         Ok(config) if cli.no_isolation => Config { engine: Engine::Local, ..config },
@@ -271,11 +329,11 @@ pub fn main() -> ExitCode {
     let code = runtime.block_on(async {
         let config = settle_engine(config, &command).await;
         match command {
-            Command::Serve { http } => {
-                let transport = if http { Transport::Http } else { config.transport };
+            Command::Serve(_) => {
                 // A server over stdio shares its callers with no other server.
-                let peer_address = config.peer_address.filter(|_| transport == Transport::Http);
-                Box::pin(serve::serve(Config { peer_address, transport, ..config })).await
+                let is_shared = config.transport == Transport::Http;
+                let peer_address = config.peer_address.filter(|_| is_shared);
+                Box::pin(serve::serve(Config { peer_address, ..config })).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
@@ -291,10 +349,12 @@ pub fn main() -> ExitCode {
             | Command::CheckArguments => {
                 unreachable!("it has run")
             }
+            Command::Completion { .. } | Command::Man => unreachable!("it has run"),
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,
-            Command::Token { name } => token::token(&env_file, name.as_deref()),
+            Command::Token { name } => token::token(&inputs, name.as_deref()),
+            Command::Config { command } => settings::run(&config, command),
             Command::Audit { command: AuditCommand::Verify(args) } => audit::verify(&config, args),
             Command::Health => health::health(&config).await,
         }
@@ -307,8 +367,7 @@ pub fn main() -> ExitCode {
 /// For commands that start sandboxes, replaces `auto` by an engine that can be used now. The choice holds for
 /// as long as this program runs.
 async fn settle_engine(config: Config, command: &Command) -> Config {
-    let starts =
-        matches!(command, Command::Serve { .. } | Command::Doctor { .. } | Command::Run(_));
+    let starts = matches!(command, Command::Serve(_) | Command::Doctor { .. } | Command::Run(_));
     let config = if config.engine == Engine::Auto && starts {
         let Choice { engine, why, instead } = backend::factory::choose(&config).await;
         Config { engine, engine_reason: Some(why), engine_instead: instead, ..config }

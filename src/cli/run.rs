@@ -89,7 +89,8 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     // Not before standard input is read: until then an interrupt ends the program as usual.
     let stop = stop_signal().map_err(|error| Failed::Unavailable(error.to_string()))?;
     let limit = config.exec_timeout;
-    let timeout = args.timeout.map_or(limit, Duration::from_secs);
+    let usual = config.default_timeout.unwrap_or(limit);
+    let timeout = args.timeout.map_or(usual, Duration::from_secs);
     if timeout.is_zero() || timeout > limit {
         let limit = limit.as_secs();
         return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));

@@ -2,13 +2,14 @@
 
 use std::{
     io::{self, IsTerminal},
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
 use backend::sweep::sweep_regularly;
-use config::{Config, Engine, Foreign, Transport};
+use config::{Config, Engine, Misspelt, Source, Transport};
 use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -193,19 +194,45 @@ async fn end_when(told: CancellationToken, stop: CancellationToken, sessions: Se
 fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let (engine, why) = (config.engine.as_str(), config.engine_reason.as_deref());
-    let env_file = config.env_file.as_ref().map(|path| path.display().to_string());
+    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let (settings, env_file) = (shown(&config.file), shown(&config.env_file));
+    let aliases = config.given.values().filter_map(|given| match given.source {
+        Source::Alias(name) => Some(name),
+        _ => None,
+    });
+    let aliases = aliases.collect::<Vec<_>>().join(" ");
+    let aliases = (!aliases.is_empty()).then_some(aliases);
     let address = listener.address();
     match config.transport {
         Transport::Stdio => {
-            tracing::info!(version, engine, why, files = base, env_file, "serving MCP on stdio");
+            tracing::info!(
+                version,
+                engine,
+                why,
+                files = base,
+                settings,
+                env_file,
+                aliases,
+                "serving MCP on stdio"
+            );
         }
         // Clients elsewhere reach the server by names that are not known here.
         Transport::Http if config.public_url.is_none() && address.ip().is_unspecified() => {
-            tracing::info!(version, engine, why, %address, env_file, "serving MCP on HTTP");
+            tracing::info!(version, engine, why, %address, settings, env_file, aliases, "serving MCP on HTTP");
         }
         Transport::Http => {
             let (url, page) = (format!("{base}/mcp"), format!("{base}/"));
-            tracing::info!(version, engine, why, url, page, env_file, "serving MCP on HTTP");
+            tracing::info!(
+                version,
+                engine,
+                why,
+                url,
+                page,
+                settings,
+                env_file,
+                aliases,
+                "serving MCP on HTTP"
+            );
         }
     }
     if !config.requires_auth() {
@@ -241,20 +268,20 @@ fn is_open_by_mistake(config: &Config) -> Option<String> {
     if config.transport != Transport::Http || !config.auth_tokens.is_empty() {
         return None;
     }
-    config.foreign.iter().find(|it| it.is_of_tokens()).map(|Foreign { name, ours }| {
+    config.misspelt.iter().find(|it| it.is_of_tokens()).map(|Misspelt { name, meant }| {
         format!(
             "the settings cannot be used:\n  {name}: has no effect, and without a token everybody on this machine \
-             has access. Set {ours} to me:TOKEN instead, or unset {name}"
+             has access. Set {meant} to me:TOKEN instead, or unset {name}"
         )
     })
 }
 
 /// Logs which variables have no effect although they are set.
 fn tell_of_ignored(config: &Config) {
-    for Foreign { name, ours } in &config.foreign {
-        tracing::warn!("{name} has no effect: here it is called {ours}");
+    for Misspelt { name, meant } in &config.misspelt {
+        tracing::warn!("{name} has no effect: here it is called {meant}");
     }
-    if let Some(why) = fuel_is_ignored(config) {
+    for why in config.remarks.iter().cloned().chain(fuel_is_ignored(config)) {
         tracing::warn!("{why}");
     }
     if let Some((why, fix)) = config.why_not_preloaded() {

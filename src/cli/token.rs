@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use config::{EnvFile, TokensFrom, tokens_in_clear};
+use config::{Inputs, TokensFrom, tokens_in_clear};
 
 use super::EXIT_USAGE;
 
-pub(super) fn token(file: &EnvFile, name: Option<&str>) -> ExitCode {
-    let tokens = match tokens_in_clear(file) {
+pub(super) fn token(inputs: &Inputs, name: Option<&str>) -> ExitCode {
+    let tokens = match tokens_in_clear(inputs) {
         Ok(tokens) => tokens,
         Err(mistakes) => {
             eprintln!("llm-sandbox: {mistakes}");
@@ -48,6 +48,10 @@ pub(super) fn how_to_print(from: &TokensFrom) -> String {
         }
         TokensFrom::EnvFile(path) => format!(
             "`llm-sandbox --env-file {} token` prints the tokens that clients need",
+            quoted(&path.to_string_lossy())
+        ),
+        TokensFrom::File(path) => format!(
+            "`llm-sandbox --config {} token` prints the tokens that clients need",
             quoted(&path.to_string_lossy())
         ),
         TokensFrom::TokensFile(path) => format!(

@@ -104,12 +104,14 @@ impl Language {
         Self::chosen(name, &sessions.host().template().await)
     }
 
-    /// The language that a caller names, or Python.
+    /// The language that a caller names, otherwise Python or, without it, the first that there is.
     ///
     /// # Errors
     /// If new sandboxes do not have it.
     pub(super) fn chosen(name: Option<&str>, template: &Template) -> Result<Self> {
-        let Some(name) = name else { return Ok(Self::Python) };
+        let Some(name) = name else {
+            return Ok(Self::of(template).next().unwrap_or(Self::Python));
+        };
         let named = Self::named(name).filter(|named| Self::of(template).any(|it| it == *named));
         named.ok_or_else(|| {
             let all: Vec<_> = Self::of(template).map(Self::name).collect();

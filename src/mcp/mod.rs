@@ -133,16 +133,17 @@ impl Server {
     }
 
     fn info(&self, toolsets: Toolsets) -> ServerConfig {
+        let config = self.services.sessions.config();
         let mut can = ServerCapabilities::builder().enable_resources().enable_tools().build();
         if let Some(tools) = can.tools.as_mut().filter(|_| self.changing(toolsets).is_some()) {
             tools.list_changed = Some(true);
         }
         ServerConfig::new(can)
             .with_server_info(
-                Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+                Implementation::new(&*config.server_name, env!("CARGO_PKG_VERSION"))
                     .with_title("LLM sandbox"),
             )
-            .with_instructions(tools::instructions(self.services.sessions.config(), toolsets))
+            .with_instructions(tools::instructions(config, toolsets))
     }
 
     /// Writes the line of a call that was refused before any of it was processed.

@@ -129,9 +129,12 @@ impl Host {
         &self.backend
     }
 
-    /// The template of new sandboxes. The backend is asked for it at most every ten seconds.
+    /// The template of new sandboxes, with the languages that the settings allow. The backend is asked for it at most
+    /// every ten seconds.
     pub async fn template(&self) -> Template {
-        self.template.get().await
+        let mut template = self.template.get().await;
+        template.runtimes.retain(|runtime| self.config.has_language(&runtime.name));
+        template
     }
 
     /// Keeps the template known to readers that do not wait for it. Runs forever.

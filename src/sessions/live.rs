@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backend::{Limits, Spec};
+use backend::Limits;
 use jiff::Timestamp;
 use model::SessionId;
 
@@ -76,8 +76,7 @@ impl<'a> Live<'a> {
 
     /// The limits of the session's sandbox.
     pub(crate) fn limits(&self) -> Limits {
-        let spec = Spec::new(self.sessions.config(), &self.handle.id);
-        spec.with_memory(self.handle.own.memory).limits
+        self.sessions.config().limits(&self.handle.own)
     }
 
     /// The note for the session's caller, if the session was restored.

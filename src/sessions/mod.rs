@@ -216,18 +216,12 @@ impl Sessions {
     }
 
     /// Starts a session with this name, or with a generated one, and with settings of its own. Its sandbox has started
-    /// when this returns. Settings that are equal to or above the server's have no effect.
+    /// when this returns. Settings above the server's maxima count as those.
     ///
     /// # Errors
     /// If the caller has a session of this name already, or a limit of sessions is reached.
     pub async fn create(&self, id: Option<SessionId>, own: OwnSettings) -> Result<SessionInfo> {
-        let config = self.config();
-        let own = OwnSettings {
-            memory: own.memory.filter(|memory| *memory < config.memory_limit),
-            ttl: own.ttl.filter(|ttl| *ttl < config.session_ttl),
-            language: own.language,
-        };
-        let opening = Opening::new(self, Which::from(id)).with(own);
+        let opening = Opening::new(self, Which::from(id)).with(self.config().own(own));
         let (Opened { id, is_new, .. }, there) =
             opening.ask(|reply| Command::Touch { reply }).await;
         there?;

@@ -86,7 +86,7 @@ impl NewSession {
             config.min_free,
         );
         let usage = Usage::default();
-        let ttl = own.ttl.unwrap_or(config.session_ttl);
+        let ttl = config.ttl(&own);
         let (mut handle, commands) = Handle::new(&id, number, ttl, history, usage.clone());
         handle.let_go = host.shutdown.child_token();
         handle.origin = origin;
@@ -105,8 +105,7 @@ impl NewSession {
             shutdown_timeout: config.shutdown_timeout,
         });
         let hold = host.hold.clone();
-        let spec = Spec::new(config, &id)
-            .with_memory(own.memory)
+        let spec = Spec::new(config, &id, &own)
             .saved_as(saved_as)
             .holding(hold.as_ref().map(|hold| hold.limit))
             .of_caller(caller);

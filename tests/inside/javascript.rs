@@ -46,8 +46,10 @@ impl Bench {
         }
         let backend = backend::factory::of(&config).expect("a backend");
         let session: SessionId = name("javascript").parse().expect("a name");
-        let mut sandbox =
-            backend.start(Spec::new(&config, &session)).await.expect("a sandbox starts");
+        let mut sandbox = backend
+            .start(Spec::new(&config, &session, &model::OwnSettings::default()))
+            .await
+            .expect("a sandbox starts");
         let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
         let opening = Opening { preload, undo: Some(5), ..Opening::default() };

@@ -21,7 +21,11 @@ fn backend(cluster: &Cluster, more: &[(&str, &str)]) -> Kubernetes {
 }
 
 fn spec() -> Spec {
-    Spec::new(&Config::default(), &name("pod").parse().expect("a name"))
+    Spec::new(
+        &Config::default(),
+        &name("pod").parse().expect("a name"),
+        &model::OwnSettings::default(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -133,7 +133,7 @@ fn hollow() -> Cluster {
     Cluster::start_with(Arc::new(move |_| {
         let cast = cast.clone();
         Box::pin(async move {
-            let spec = Spec::new(&Config::default(), &id("fake"));
+            let spec = Spec::new(&Config::default(), &id("fake"), &model::OwnSettings::default());
             let Sandbox { id, reader, writer, gone } = cast.start(spec).await.expect("it starts");
             Agent { id, reader, writer, gone }
         })

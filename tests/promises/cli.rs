@@ -8,7 +8,7 @@ use std::{
     process::{Output, Stdio},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{
     On, Server,
     index::{Index, Wheel},
@@ -229,34 +229,91 @@ async fn the_folder_that_a_client_starts_a_server_in_does_not_configure_it() {
 }
 
 #[tokio::test]
-async fn who_sets_the_variable_of_another_server_is_told_what_it_is_called_here() {
+async fn variables_of_similar_programs_are_read_unless_the_setting_itself_is_given() {
     let folder = tempfile::tempdir().unwrap();
-    let serve = async |more: &[(&str, &str)], arguments: &[&str]| {
-        let settings = [&[("SANDBOX_LOG_LEVEL", "WARN")], more].concat();
-        run(folder.path(), &settings, &[&["--no-isolation"], arguments].concat()).await
+    let show = async |vars: &[(&str, &str)]| {
+        let shown = run_to(0, folder.path(), vars, &["config", "show"]).await;
+        out(&shown)
     };
-    let names = [
-        ("WASM_SANDBOX_TIMEOUT", "SANDBOX_EXEC_TIMEOUT_S"),
-        ("WASM_SANDBOX_MEMORY_MB", "SANDBOX_MEMORY_LIMIT"),
-        ("WASM_SANDBOX_MAX_OUTPUT", "SANDBOX_MAX_OUTPUT_BYTES"),
-        ("WASM_SANDBOX_FUEL_PER_SEC", "SANDBOX_FUEL"),
-        ("MCP_HTTP_PORT", "SANDBOX_HTTP_PORT"),
-        ("MCP_HTTP_HOST", "SANDBOX_HTTP_HOST"),
-        ("MCP_AUTH_TOKEN", "SANDBOX_AUTH_TOKENS"),
+    let line = |shown: &str, key: &str| {
+        let line = shown.lines().find(|line| line.split(' ').next() == Some(key));
+        line.unwrap_or_else(|| panic!("{key}: {shown}")).to_owned()
+    };
+    let theirs = [
+        ("WASM_SANDBOX_TIMEOUT", "20", "sandbox.default_timeout", "20"),
+        ("WASM_SANDBOX_MEMORY_MB", "300", "sandbox.default_memory_mb", "300MB"),
+        ("WASM_SANDBOX_MAX_OUTPUT", "30000", "sandbox.max_output_bytes", "30000"),
+        ("MCP_HTTP_HOST", "127.0.0.2", "transport.http.host", "127.0.0.2"),
+        ("MCP_AUTH_TOKEN", "hunter2", "auth.tokens", "(secret)"),
+        ("LOG_LEVEL", "warning", "logging.level", "WARN"),
     ];
-    // Every server of these tests has a port set.
-    let set = names.map(|(theirs, _)| (theirs, "127"));
-    let told = serve(&set, &["serve"]).await;
-    assert_eq!(told.status.code(), Some(0), "{}", err(&told));
-    for (theirs, ours) in names {
-        let line = format!("{theirs} has no effect: here it is called {ours}");
-        assert_eq!(err(&told).contains(&line), theirs != "MCP_HTTP_PORT", "{}", err(&told));
+    // Every program of these tests has a level set; a blank value is none.
+    let blank = ("SANDBOX_LOG_LEVEL", "");
+    let vars: Vec<_> =
+        theirs.iter().map(|(name, value, ..)| (*name, *value)).chain([blank]).collect();
+    let shown = show(&vars).await;
+    for (name, _, key, value) in theirs {
+        let line = line(&shown, key);
+        assert!(line.contains(&format!("\"{value}\"  # environment, as {name}")), "{line}");
     }
-    // The server serves nobody without the token that its operator believes to be set.
-    let token = ("MCP_AUTH_TOKEN", "secret");
-    let refused = serve(&[token], &["serve", "--http"]).await;
-    assert_eq!(refused.status.code(), Some(64), "{}", err(&refused));
-    assert!(err(&refused).contains("SANDBOX_AUTH_TOKENS") && !err(&refused).contains("secret"));
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let both = [("LOG_LEVEL", "debug"), ("SANDBOX_LOG_LEVEL", "ERROR")];
+    assert!(line(&show(&both).await, "logging.level").contains("\"ERROR\"  # environment"));
+    // A value that means nothing here is another program's.
+    let other = show(&[("LOG_LEVEL", "verbose"), blank]).await;
+    assert!(line(&other, "logging.level").contains("\"INFO\"  # default"), "{other}");
+    let told =
+        run(folder.path(), &[("LOG_LEVEL", "info"), blank], &["--no-isolation", "serve"]).await;
+    assert!(err(&told).contains("LOG_LEVEL"), "{}", err(&told));
+}
+
+#[tokio::test]
+async fn settings_come_from_a_file_the_environment_and_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    let named = ["--config", path.to_str().unwrap()];
+    fs::write(
+        &path,
+        "sandbox:\n  max_timeout: 20\n  default_memory_mb: 300\nsessions:\n  undo: 3\n",
+    )
+    .unwrap();
+    let wrong = run_to(64, folder.path(), &[], &[&["config", "check"][..], &named].concat()).await;
+    let line = format!(
+        "{}:5: sessions.undo: there is no such key (did you mean sandbox.undo?)",
+        path.display()
+    );
+    assert!(err(&wrong).contains(&line), "{}", err(&wrong));
+
+    fs::write(&path, "sandbox:\n  max_timeout: 20\n  default_memory_mb: 300\n  undo: 3\n").unwrap();
+    let right = run_to(0, folder.path(), &[], &[&["config", "check"][..], &named].concat()).await;
+    assert!(out(&right).contains("config.yaml"), "{}", out(&right));
+    let env = [("SANDBOX_UNDO", "4")];
+    let shown = run_to(0, folder.path(), &env, &[&["config", "show"][..], &named].concat()).await;
+    let has = |key: &str, rest: &str| {
+        let line = out(&shown).lines().find(|line| line.starts_with(key)).map(str::to_owned);
+        let line = line.unwrap_or_default();
+        assert!(line.contains(rest), "{line}");
+    };
+    has("sandbox.max_timeout ", &format!("\"20\"  # {}:2", path.display()));
+    has("sandbox.undo ", "\"4\"  # environment");
+    has("sandbox.cpus ", "\"1.0\"  # default");
+
+    // The program reads the file in the user's folder, and none in the working folder.
+    let home = folder.path().join("home/llm-sandbox");
+    fs::create_dir_all(&home).unwrap();
+    fs::copy(&path, home.join("config.yaml")).unwrap();
+    let home = home.parent().unwrap().to_str().unwrap();
+    let usual = [("XDG_CONFIG_HOME", home), ("SANDBOX_CONFIG_FILE", "")];
+    let found = run_to(0, folder.path(), &usual, &["config", "check"]).await;
+    assert!(out(&found).contains("home/llm-sandbox/config.yaml"), "{}", out(&found));
+
+    // Options win over all of them.
+    let options = ["serve", "--transport", "carrier-pigeon", "--port", "0"];
+    let refused = run_to(64, folder.path(), &[], &options).await;
+    assert!(err(&refused).contains("\"carrier-pigeon\" is not stdio or http"), "{}", err(&refused));
+    let schema = run_to(0, folder.path(), &[], &["config", "schema"]).await;
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    assert_eq!(schema["properties"]["sandbox"]["properties"]["undo"]["default"], "5");
 }
 
 #[tokio::test]

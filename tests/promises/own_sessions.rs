@@ -10,6 +10,7 @@ use support::{
 on_all! {
     a_session_is_created_used_and_destroyed,
     a_session_has_the_language_that_it_was_created_with,
+    a_session_gets_the_default_limits_and_may_ask_for_more,
     a_run_is_cancelled_from_a_second_connection,
     a_run_is_cancelled_over_stdio;
     on docker alone:
@@ -116,6 +117,65 @@ async fn no_more_can_be_asked_for_than_the_settings_allow() {
         let refused = server.call("create_session", json!({ argument: given })).await;
         assert_eq!(refused.error(), code, "{argument}: {given}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_default_times_hold_for_those_who_ask_for_none_and_both_are_described() {
+    let settings = [
+        COLD,
+        ("SANDBOX_DEFAULT_MEMORY", "128MB"),
+        ("SANDBOX_DEFAULT_DATA", "10MB"),
+        ("SANDBOX_MAX_UPLOAD_BYTES", "5MB"),
+        ("SANDBOX_DEFAULT_SESSION_TTL_M", "5"),
+        ("SANDBOX_DEFAULT_TIMEOUT_S", "1"),
+        ("SANDBOX_EXEC_TIMEOUT_S", "50"),
+    ];
+    let server = Server::start_with(On::Local, &settings).await;
+    for (asked, minutes) in [(json!({}), 5), (json!({ "timeout_seconds": 1800 }), 30)] {
+        let created = server.call("create_session", asked).await.ok();
+        let lives = time(&created["expires_at"]) - time(&created["created_at"]);
+        let lives = lives.round(jiff::Unit::Minute).expect("a span");
+        assert_eq!(lives.get_minutes(), minutes, "{created}");
+    }
+    let sleep = "import time; time.sleep(1.5)";
+    let usual = server.call("run_python", json!({ "code": sleep })).await.ok();
+    assert_eq!(usual["outcome"], "timeout", "{usual}");
+    let longer = server.call("run_python", json!({ "code": sleep, "timeout_s": 20 })).await.ok();
+    assert_eq!(longer["outcome"], "ok", "{longer}");
+    let usual = server.call("execute_code", json!({ "code": sleep })).await.ok();
+    assert_eq!(usual["status"], "timeout", "{usual}");
+
+    let tools = server.tools().await;
+    let described = |tool: &str, argument: &str| {
+        let listed = tools.iter().find(|listed| listed["name"] == tool);
+        let listed = listed.unwrap_or_else(|| panic!("{tool} is listed"));
+        text(&listed["inputSchema"]["properties"][argument]["description"]).to_owned()
+    };
+    assert_eq!(described("create_session", "memory_limit_mb"), "64 to 512; otherwise 128.");
+    assert_eq!(described("create_session", "disk_limit_mb"), "1 to 256; otherwise 10.");
+    assert!(described("create_session", "timeout_seconds").contains("30 min; otherwise 5 min"));
+    assert_eq!(described("run_python", "timeout_s"), "Default 1, limit 50.");
+    assert_eq!(described("execute_code", "timeout"), "Seconds; default 1, limit 50.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_language_that_is_turned_off_is_neither_listed_nor_run() {
+    let settings = [COLD, ("SANDBOX_PYTHON", "false")];
+    let server = Server::start_with(On::Local, &settings).await;
+    let names: Vec<_> = server.tools().await.iter().map(|tool| tool["name"].clone()).collect();
+    assert!(!names.contains(&json!("run_python")), "{names:?}");
+    let listed = server.call("list_runtimes", json!({})).await.ok();
+    assert!(!listed.to_string().contains("\"python\""), "{listed}");
+    for (tool, arguments) in [
+        ("run_python", json!({ "code": "1" })),
+        ("execute_code", json!({ "code": "1", "language": "python" })),
+        ("create_session", json!({ "language": "python" })),
+    ] {
+        let refused = server.call(tool, arguments).await;
+        assert_eq!(refused.error(), "unsupported_language", "{tool}: {}", refused.json);
+    }
+    let cell = json!({ "code": "echo of $((1 + 1))", "language": "bash" });
+    assert_eq!(server.call("execute_code", cell).await.ok()["stdout"], "of 2\n");
 }
 
 async fn notes_are_the_same_where_no_library_is_loaded_ahead() {
@@ -235,7 +295,31 @@ fn inspected(session: &str) -> Value {
     shown[0]["HostConfig"].clone()
 }
 
+const LARGE: &str = "open('f', 'wb').write(bytes(12_000_000)); print('written')";
 const BOMB: &str = "x = bytearray(200_000_000); print(len(x))";
+
+async fn a_session_gets_the_default_limits_and_may_ask_for_more(on: On) {
+    let settings = [
+        COLD,
+        ("SANDBOX_DEFAULT_MEMORY", "150MB"),
+        ("SANDBOX_DEFAULT_DATA", "10MB"),
+        ("SANDBOX_MAX_UPLOAD_BYTES", "5MB"),
+    ];
+    if on.is_plain() {
+        return;
+    }
+    let server = Server::start_with(on, &settings).await;
+    let usual = name("usual");
+    let run = server.run(&usual, BOMB).await;
+    assert_eq!(run["outcome"], "out_of_memory", "{run}");
+    let run = server.run(&usual, LARGE).await;
+    assert!(text(&run["stderr"]).contains("No space left"), "{run}");
+    let more = name("more");
+    let most = json!({ "session_id": more, "memory_limit_mb": 512, "disk_limit_mb": 50 });
+    server.call("create_session", most).await.ok();
+    assert_eq!(server.run(&more, BOMB).await["stdout"], "200000000\n");
+    assert_eq!(server.run(&more, LARGE).await["stdout"], "written\n");
+}
 
 async fn a_container_has_the_memory_that_its_session_asked_for() {
     let (server, own) = (Server::start(On::Docker).await, name("little"));

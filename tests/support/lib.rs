@@ -436,6 +436,8 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_POOL_SIZE", "0")
         // Preloading would cost each sandbox another second. Tests of preloaded libraries set [`PRELOADED`].
         .env("SANDBOX_PRELOAD", "json")
+        // No settings file, even if this user or machine has one.
+        .env("SANDBOX_CONFIG_FILE", "/dev/null")
         // The files that a killed server leaves are removed with the folder.
         .env("TMPDIR", folder)
         // No runtime, even if this user has one installed: without a choice of the test, the engine is Docker.

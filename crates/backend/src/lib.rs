@@ -67,7 +67,7 @@ use std::{
 use config::Config;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use link::Stream;
-use model::{SessionId, SessionKey, World};
+use model::{OwnSettings, SessionId, SessionKey, World};
 pub use sandbox_container::{Limits, SETTLING};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -180,11 +180,11 @@ pub enum Purpose {
 }
 
 impl Spec {
-    /// The parameters of a session's sandbox under these settings.
-    pub fn new(config: &Config, session: &SessionId) -> Self {
+    /// The parameters of a session's sandbox under these settings of the server and of the session.
+    pub fn new(config: &Config, session: &SessionId, own: &OwnSettings) -> Self {
         Self {
             session: session.clone(),
-            limits: config.into(),
+            limits: config.limits(own),
             saved_as: None,
             hold: None,
             caller: None,
@@ -208,13 +208,6 @@ impl Spec {
     #[must_use]
     pub fn of_caller(self, caller: Option<CallerKey>) -> Self {
         Self { caller, ..self }
-    }
-
-    /// Limits the memory to this many bytes, if the number is given.
-    #[must_use]
-    pub fn with_memory(self, memory: Option<u64>) -> Self {
-        let limits = memory.map_or(self.limits, |memory| self.limits.with_memory(memory));
-        Self { limits, ..self }
     }
 }
 

@@ -5,10 +5,12 @@ use std::{path::PathBuf, str::FromStr};
 /// The source of a server's tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokensFrom {
-    /// `SANDBOX_AUTH_TOKENS` in the environment.
+    /// `SANDBOX_AUTH_TOKENS` in the environment, or an option of the command line.
     Environment,
-    /// `SANDBOX_AUTH_TOKENS` in the file of settings, an absolute path.
+    /// `SANDBOX_AUTH_TOKENS` in the file of variables, an absolute path.
     EnvFile(PathBuf),
+    /// `auth.tokens` in the settings file, an absolute path.
+    File(PathBuf),
     /// The file that `SANDBOX_AUTH_TOKENS_FILE` names, an absolute path.
     TokensFile(PathBuf),
 }

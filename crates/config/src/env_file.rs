@@ -15,9 +15,10 @@ use super::setting::PREFIX;
 pub const VARIABLE: &str = "SANDBOX_ENV_FILE";
 
 /// The file that settings are read from besides the environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum EnvFile {
     /// No file, even if the working folder has one.
+    #[default]
     None,
     /// The file at this path. A file that cannot be read is a mistake.
     Named(PathBuf),

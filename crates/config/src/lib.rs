@@ -1,12 +1,16 @@
-//! Settings: reads environment variables and a file, and returns one checked [`Config`] or all mistakes at
-//! once. An invalid value never silently becomes a default.
+//! Settings: reads the command line, environment variables and files, and returns one checked [`Config`] or all mistakes
+//! at once. An invalid value never silently becomes a default.
 
+mod aliases;
 pub mod auth;
 mod choices;
 mod env_file;
-mod foreign;
+mod file;
+mod given;
+mod misspelt;
 mod parse;
 mod reader;
+mod schema;
 mod secret_file;
 pub mod server_key;
 mod setting;
@@ -26,16 +30,24 @@ use std::{
 pub use self::{
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
-    foreign::Foreign,
+    file::VARIABLE as CONFIG_FILE,
+    given::{Given, Source},
+    misspelt::Misspelt,
+    schema::schema,
     table::Config,
     toolsets::{Toolset, Toolsets},
 };
-use self::{reader::Reader, setting::PREFIX};
+use self::{
+    file::Contents,
+    reader::Reader,
+    setting::{PREFIX, Row},
+};
 use crate::auth::Tokens;
-use model::package::Allowed;
+use model::{OwnSettings, package::Allowed};
 pub use sandbox_container::scratch_bytes;
 use sandbox_container::{Limits, defaults};
 
+/// The largest limits that a sandbox can have.
 impl From<&Config> for Limits {
     fn from(config: &Config) -> Self {
         Self {
@@ -73,6 +85,15 @@ const BARE_BYTES: u64 = 95_000_000;
 /// sooner, and notes on their errors are the same as with libraries.
 const BARE: &str = "json";
 
+/// A size as it would be written, exactly.
+fn size(bytes: u64) -> String {
+    if bytes.is_multiple_of(1_000_000) {
+        format!("{}MB", bytes / 1_000_000)
+    } else {
+        bytes.to_string()
+    }
+}
+
 /// Whether this many bytes fit into memory besides files of the largest total size.
 fn fits(bytes: u64, memory: u64, data: u64) -> bool {
     memory >= data + 2 * scratch_bytes(memory) + bytes
@@ -88,39 +109,69 @@ fn memory_to_preload(data: u64) -> u64 {
         .unwrap_or(least)
 }
 
-/// Variables of the environment and a file, before they are checked.
-struct Variables {
-    /// The environment, and the file for variables that the environment does not set.
-    vars: BTreeMap<String, String>,
-    /// Errors while reading.
-    mistakes: Vec<String>,
-    /// The file, if there is one, and whether the value of `SANDBOX_AUTH_TOKENS` is from it.
-    file: Option<(PathBuf, bool)>,
+/// The places from which settings are read, besides the environment.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The file of variables.
+    pub env_file: EnvFile,
+    /// The settings file, if one is named; otherwise the first that exists of the usual ones is read.
+    pub file: Option<PathBuf>,
+    /// Options of the command line: each with its variable and value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
 }
 
-impl Variables {
-    fn read(file: &EnvFile) -> Self {
+/// Values by the names of their variables, before they are checked. Variables of other programs are among them.
+struct Values {
+    given: BTreeMap<String, Given>,
+    /// Errors while reading.
+    mistakes: Vec<String>,
+    /// The file of variables, if there is one.
+    env_file: Option<PathBuf>,
+    /// The settings file, if there is one.
+    file: Option<PathBuf>,
+    /// Remarks about values of the settings file that have no effect.
+    remarks: Vec<String>,
+}
+
+impl Values {
+    /// Reads all places. A later one wins: the settings file, the file of variables, the environment, the options.
+    fn read(inputs: &Inputs) -> Self {
         let mut mistakes = vec![];
-        let (file, mut vars) = file.read(&mut mistakes).unzip();
-        let vars: &mut BTreeMap<_, _> = vars.get_or_insert_default();
-        let mut tokens_in_file = vars.contains_key(table::SANDBOX_AUTH_TOKENS.row.name);
+        let file = file::find(inputs.file.clone());
+        let contents = file.as_ref().map(|path| file::read(path, &mut mistakes));
+        let Contents { values: mut given, mut remarks } = contents.unwrap_or_default();
+        let env_file = inputs.env_file.read(&mut mistakes).map(|(path, vars)| {
+            let source = || Source::EnvFile(path.clone());
+            given.extend(
+                vars.into_iter().map(|(name, text)| (name, Given { text, source: source() })),
+            );
+            path
+        });
         for (name, value) in std::env::vars_os() {
             let Ok(name) = name.into_string() else { continue };
-            // This variable only names the file.
-            if name == ENV_FILE {
+            // These two only name files.
+            if name == ENV_FILE || name == CONFIG_FILE {
                 continue;
             }
-            tokens_in_file &= name != table::SANDBOX_AUTH_TOKENS.row.name;
             match value.into_string() {
-                Ok(value) => drop(vars.insert(name, value)),
+                Ok(text) => drop(given.insert(name, Given { text, source: Source::Environment })),
                 Err(_) if name.starts_with(PREFIX) => {
                     mistakes.push(format!("{name}: is not UTF-8"));
                 }
                 Err(_) => {}
             }
         }
-        let vars = std::mem::take(vars);
-        Self { vars, mistakes, file: file.map(|path| (path, tokens_in_file)) }
+        for (option, variable, text) in &inputs.flags {
+            let given_here = Given { text: text.clone(), source: Source::Flag(option) };
+            given.insert((*variable).to_owned(), given_here);
+        }
+        remarks.extend(aliases::apply(&mut given));
+        Self { given, mistakes, env_file, file, remarks }
+    }
+
+    /// The text of a setting, unless it is blank.
+    fn text(&self, row: &Row) -> Option<&str> {
+        self.given.get(row.name).map(|given| given.text.trim()).filter(|text| !text.is_empty())
     }
 }
 
@@ -129,43 +180,42 @@ impl Variables {
 /// # Errors
 ///
 /// If there are mistakes in how they are set, or the file that should contain them does not exist yet.
-pub fn tokens_in_clear(file: &EnvFile) -> Result<Vec<(String, String)>, Mistakes> {
-    let Variables { vars, mut mistakes, .. } = Variables::read(file);
-    let file = table::SANDBOX_AUTH_TOKENS_FILE.row.name;
-    let set = |name| vars.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-    let list = match (set(table::SANDBOX_AUTH_TOKENS.row.name), set(file)) {
+pub fn tokens_in_clear(inputs: &Inputs) -> Result<Vec<(String, String)>, Mistakes> {
+    let values = Values::read(inputs);
+    let file = table::SANDBOX_AUTH_TOKENS_FILE.row;
+    let list = match (values.text(&table::SANDBOX_AUTH_TOKENS.row), values.text(&file)) {
         (Some(list), _) => list.to_owned(),
         (None, None) => String::new(),
         // A file created here would contain a token that no server knows.
         (None, Some(path)) if !Path::new(path).exists() => {
             return Err(Mistakes(vec![format!(
-                "{file}: there is no file {} yet: the server makes it when it starts, and may run in \
+                "{}: there is no file {path} yet: the server makes it when it starts, and may run in \
                  another folder",
-                vars[file]
+                file.name
             )]));
         }
-        (None, Some(path)) => tokens::from_file(path.as_ref()).unwrap_or_else(|error| {
-            mistakes.push(format!("{file}: {path}: {error}"));
-            String::new()
-        }),
+        (None, Some(path)) => match tokens::from_file(path.as_ref()) {
+            Ok(list) => list,
+            Err(error) => return Err(Mistakes(vec![format!("{}: {path}: {error}", file.name)])),
+        },
     };
-    if !mistakes.is_empty() {
-        return Err(Mistakes(mistakes));
+    if !values.mistakes.is_empty() {
+        return Err(Mistakes(values.mistakes));
     }
     let pairs = list.split(',').filter_map(|pair| pair.trim().split_once(':'));
     Ok(pairs.map(|(name, token)| (name.to_owned(), token.to_owned())).collect())
 }
 
 impl Config {
-    /// Reads the environment, and a file for the variables that the environment does not set.
+    /// Reads all settings.
     ///
     /// # Errors
     ///
-    /// If there are mistakes in the settings or in the file: all of them.
-    pub fn load(file: &EnvFile) -> Result<Self, Mistakes> {
-        let Variables { vars, mut mistakes, file } = Variables::read(file);
-        match Self::parse(vars) {
-            Ok(config) if mistakes.is_empty() => Ok(config.read_from(file)),
+    /// If there are mistakes in the settings or in a file: all of them.
+    pub fn load(inputs: &Inputs) -> Result<Self, Mistakes> {
+        let Values { given, mut mistakes, env_file, file, remarks } = Values::read(inputs);
+        match Self::check(given) {
+            Ok(config) if mistakes.is_empty() => Ok(Self { env_file, file, remarks, ..config }),
             Ok(_) => Err(Mistakes(mistakes)),
             Err(Mistakes(more)) => {
                 mistakes.extend(more);
@@ -185,39 +235,45 @@ impl Config {
         !self.hold.is_zero() && self.transport == Transport::Http && self.server_key.is_some()
     }
 
-    /// Notes that this file had some of the settings, and whether it had `SANDBOX_AUTH_TOKENS`.
-    fn read_from(mut self, file: Option<(PathBuf, bool)>) -> Self {
-        let Some((path, has_tokens)) = file else { return self };
-        if has_tokens && self.tokens_from == Some(TokensFrom::Environment) {
-            self.tokens_from = Some(TokensFrom::EnvFile(path.clone()));
-        }
-        self.env_file = Some(path);
-        self
-    }
-
-    /// Checks variables; ignores those of other programs.
+    /// Checks variables of the environment; ignores those of other programs.
     ///
     /// # Errors
     ///
     /// If there are mistakes in values, alone or in combination, or names that no setting has: all of them.
     pub fn parse(vars: impl IntoIterator<Item = (String, String)>) -> Result<Self, Mistakes> {
-        let mut vars: BTreeMap<_, _> = vars.into_iter().collect();
-        let foreign = foreign::among(&vars);
-        vars.retain(|name, _| name.starts_with(PREFIX));
-        let mut reader = Reader::new(vars);
+        let source = Source::Environment;
+        let vars = vars.into_iter();
+        let mut given =
+            vars.map(|(name, text)| (name, Given { text, source: source.clone() })).collect();
+        let remarks = aliases::apply(&mut given);
+        Ok(Self { remarks, ..Self::check(given)? })
+    }
+
+    fn check(mut given: BTreeMap<String, Given>) -> Result<Self, Mistakes> {
+        let misspelt = misspelt::among(&given);
+        given.retain(|name, _| name.starts_with(PREFIX));
+        let mut reader = Reader::new(given);
         reader.refuse_new_key();
-        let mut config = Self { foreign, ..Self::read(&mut reader) };
+        let mut config = Self { misspelt, ..Self::read(&mut reader) };
         config.read_tokens_file(&mut reader);
-        config.computed_defaults(&reader);
-        let mut mistakes = reader.into_mistakes();
-        mistakes.extend(config.contradictions());
+        let computed = config.computed_defaults(&reader);
+        let (mistakes, given) = reader.end(config.contradictions());
+        config.given = given;
+        let others = computed
+            .into_iter()
+            .map(|(row, text)| (row.name, Given { text, source: Source::Others }));
+        config.given.extend(others);
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
 
     /// Reads the file of tokens, unless the setting has some; notes where they came from.
     fn read_tokens_file(&mut self, reader: &mut Reader) {
         if reader.value(&table::SANDBOX_AUTH_TOKENS.row).is_some() {
-            self.tokens_from = Some(TokensFrom::Environment);
+            self.tokens_from = Some(match reader.source(&table::SANDBOX_AUTH_TOKENS.row) {
+                Some(Source::EnvFile(path)) => TokensFrom::EnvFile(path.clone()),
+                Some(Source::File { path, .. }) => TokensFrom::File(path.clone()),
+                _ => TokensFrom::Environment,
+            });
         } else if let Some(path) = &self.auth_tokens_file {
             let list = tokens::from_file(path);
             let list = list.map_err(|error| format!("{}: {error}", path.display()));
@@ -231,39 +287,122 @@ impl Config {
         }
     }
 
-    /// Sets the defaults that depend on other settings.
-    fn computed_defaults(&mut self, reader: &Reader) {
+    /// Sets the defaults that depend on other settings. Returns those that differ from the defaults of the table.
+    fn computed_defaults(&mut self, reader: &Reader) -> Vec<(Row, String)> {
+        let mut computed = vec![];
+        let mut note = |row: Row, text: String| {
+            if text != row.default {
+                computed.push((row, text));
+            }
+        };
+        // A default alone raises the maximum.
+        let raise = |maximum: &mut u64, default: Option<u64>| {
+            let raised = default.filter(|default| *default > *maximum);
+            raised.inspect(|default| *maximum = *default)
+        };
+        if reader.is_default(&table::SANDBOX_MEMORY_LIMIT)
+            && let Some(memory) = raise(&mut self.memory_limit, self.default_memory)
+        {
+            note(table::SANDBOX_MEMORY_LIMIT.row, size(memory));
+        }
+        for (row, is_default, maximum, default) in [
+            (
+                table::SANDBOX_EXEC_TIMEOUT_S.row,
+                reader.is_default(&table::SANDBOX_EXEC_TIMEOUT_S),
+                &mut self.exec_timeout,
+                self.default_timeout,
+            ),
+            (
+                table::SANDBOX_SESSION_TTL_M.row,
+                reader.is_default(&table::SANDBOX_SESSION_TTL_M),
+                &mut self.session_ttl,
+                self.default_ttl,
+            ),
+        ] {
+            if let Some(default) = default.filter(|default| is_default && default > maximum) {
+                *maximum = default;
+                let unit = if row.form.unit() == Some("minutes") { 60.0 } else { 1.0 };
+                note(row, (default.as_secs_f64() / unit).to_string());
+            }
+        }
         // Files are in memory, and an upload is a file.
         if reader.is_default(&table::SANDBOX_DATA_LIMIT) {
             self.data_limit = defaults::data_limit(self.memory_limit);
+            raise(&mut self.data_limit, self.default_data);
+            note(table::SANDBOX_DATA_LIMIT.row, size(self.data_limit));
         }
         if reader.is_default(&table::SANDBOX_MAX_UPLOAD_BYTES) {
             self.max_upload = self.max_upload.min(self.data_limit);
+            note(table::SANDBOX_MAX_UPLOAD_BYTES.row, size(self.max_upload));
         }
         let (memory, data) = (self.memory_limit, self.data_limit);
         if reader.is_default(&table::SANDBOX_PRELOAD) && !fits(PRELOADED_BYTES, memory, data) {
             self.preload = fits(BARE_BYTES, memory, data).then(|| vec![BARE.to_owned()]);
             self.preload_needs = Some(memory_to_preload(data));
+            let modules = self.preload.as_ref().map_or("none", |_| BARE);
+            note(table::SANDBOX_PRELOAD.row, modules.to_owned());
         }
         if reader.is_default(&table::SANDBOX_MAX_SESSIONS_PER_CLIENT) {
             self.max_sessions_per_client = self.max_sessions;
+            note(table::SANDBOX_MAX_SESSIONS_PER_CLIENT.row, self.max_sessions.to_string());
         }
         // Rollouts of the server and restarts of a node's own programs are frequent there, and a pod takes
         // its part of the cluster even while its session hibernates.
         let on_kubernetes = self.engine == Engine::Kubernetes;
         if on_kubernetes && reader.is_default(&table::SANDBOX_HOLD_S) {
             self.hold = Duration::from_secs(60);
+            note(table::SANDBOX_HOLD_S.row, "60".into());
         }
         if on_kubernetes && reader.is_default(&table::SANDBOX_MAX_HIBERNATED) {
             self.max_hibernated = 0;
+            note(table::SANDBOX_MAX_HIBERNATED.row, "0".into());
         }
         // Saving sessions takes longer than removing them.
         if self.archive.is_some() && reader.is_default(&table::SANDBOX_SHUTDOWN_TIMEOUT_S) {
             self.shutdown_timeout = Duration::from_secs(25);
+            note(table::SANDBOX_SHUTDOWN_TIMEOUT_S.row, "25".into());
         }
         if reader.is_default(&table::SANDBOX_LOG_FILE) {
             let blank = reader.is_blank(&table::SANDBOX_LOG_FILE.row);
             self.log_file = if blank { LogFile::None } else { LogFile::Usual };
+        }
+        computed
+    }
+
+    /// Whether sandboxes run the language of this name, if they have it.
+    pub fn has_language(&self, name: &str) -> bool {
+        match name {
+            "python" => self.python,
+            "javascript" => self.javascript,
+            "bash" => self.bash,
+            _ => true,
+        }
+    }
+
+    /// The limits of the sandbox of a session with these settings of its own.
+    pub fn limits(&self, own: &OwnSettings) -> Limits {
+        let most = Limits::from(self);
+        let memory = own.memory.or(self.default_memory).unwrap_or(most.memory);
+        let within = if memory < most.memory { most.with_memory(memory) } else { most };
+        let Limits { memory, data, .. } = within;
+        let asked = own.data.or(self.default_data).unwrap_or(data);
+        Limits { memory, data: asked.min(data), ..most }
+    }
+
+    /// The time for which a session with these settings of its own may be unused.
+    pub fn ttl(&self, own: &OwnSettings) -> Duration {
+        own.ttl.or(self.default_ttl).unwrap_or(self.session_ttl).min(self.session_ttl)
+    }
+
+    /// The settings of a session that asked for these, without those that it has anyway.
+    pub fn own(&self, asked: OwnSettings) -> OwnSettings {
+        let usual = OwnSettings::default();
+        let limits = self.limits(&asked);
+        OwnSettings {
+            memory: asked.memory.filter(|_| limits.memory != self.limits(&usual).memory),
+            data: asked.data.filter(|_| limits.data != self.limits(&usual).data),
+            ttl: asked.ttl.filter(|_| self.ttl(&asked) != self.ttl(&usual)),
+            language: asked.language,
         }
     }
 
@@ -316,6 +455,28 @@ impl Config {
                 "SANDBOX_MAX_UPLOAD_BYTES: is more than SANDBOX_DATA_LIMIT, so no upload of that \
                  size could succeed"
                     .into(),
+            );
+        }
+        let too_large = [
+            (table::SANDBOX_DEFAULT_MEMORY.row, self.default_memory > Some(self.memory_limit)),
+            (table::SANDBOX_DEFAULT_DATA.row, self.default_data > Some(self.data_limit)),
+            (table::SANDBOX_DEFAULT_TIMEOUT_S.row, self.default_timeout > Some(self.exec_timeout)),
+            (table::SANDBOX_DEFAULT_SESSION_TTL_M.row, self.default_ttl > Some(self.session_ttl)),
+        ];
+        let maxima = [
+            table::SANDBOX_MEMORY_LIMIT.row,
+            table::SANDBOX_DATA_LIMIT.row,
+            table::SANDBOX_EXEC_TIMEOUT_S.row,
+            table::SANDBOX_SESSION_TTL_M.row,
+        ];
+        for ((row, is_too_large), most) in too_large.into_iter().zip(maxima) {
+            if is_too_large {
+                mistakes.push(format!("{}: is more than {}", row.name, most.name));
+            }
+        }
+        if !(self.python || self.javascript || self.bash) {
+            mistakes.push(
+                "SANDBOX_PYTHON: is false, and so are SANDBOX_JAVASCRIPT and SANDBOX_BASH".into(),
             );
         }
         // On the embedded engine files have separate memory.

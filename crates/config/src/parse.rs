@@ -49,6 +49,28 @@ pub(super) fn seconds(row: &Row, value: &str) -> Result<Duration, Mistaken> {
     whole(row, value).map(Duration::from_secs)
 }
 
+/// Bytes; `None` if it is empty.
+pub(super) fn unless_empty(row: &Row, value: &str) -> Result<Option<u64>, Mistaken> {
+    given(value, |value| whole(row, value))
+}
+
+/// Seconds; `None` if it is empty.
+pub(super) fn seconds_unless_empty(row: &Row, value: &str) -> Result<Option<Duration>, Mistaken> {
+    given(value, |value| seconds(row, value))
+}
+
+/// Minutes; `None` if it is empty.
+pub(super) fn minutes_unless_empty(row: &Row, value: &str) -> Result<Option<Duration>, Mistaken> {
+    given(value, |value| minutes(row, value))
+}
+
+fn given<T>(
+    value: &str,
+    parse: impl FnOnce(&str) -> Result<T, Mistaken>,
+) -> Result<Option<T>, Mistaken> {
+    if value.is_empty() { Ok(None) } else { parse(value).map(Some) }
+}
+
 pub(super) fn days(row: &Row, value: &str) -> Result<Duration, Mistaken> {
     number(row, value).map(|days| Duration::from_secs_f64(days * 86_400.0))
 }

@@ -1,27 +1,31 @@
-//! Reads variables, each by its row, and collects the mistakes.
+//! Reads the values of settings, each by its row, and collects the mistakes.
 
 use std::{collections::BTreeMap, path::Path};
 
 use model::text::nearest;
 
 use super::{
+    given::{Given, Source},
     setting::{Mistaken, PREFIX, Row, Setting},
     table::{self, SANDBOX_KEY_FILE, SANDBOX_PEER_ADDRESS},
 };
 
+/// The text that is shown for a secret.
+const HIDDEN: &str = "(secret)";
+
 /// Maximum number of settings that a message about an unknown name suggests.
 const MAX_MEANT: usize = 4;
 
-/// Variables with our prefix, and the mistakes in those that have been read.
+/// Values by the names of variables with our prefix, and the mistakes in those that have been read.
 pub(super) struct Reader {
-    vars: BTreeMap<String, String>,
+    given: BTreeMap<String, Given>,
     /// Each under the setting's name.
     mistakes: Vec<(&'static str, String)>,
 }
 
 impl Reader {
-    pub(super) fn new(vars: BTreeMap<String, String>) -> Self {
-        Self { vars, mistakes: vec![] }
+    pub(super) fn new(given: BTreeMap<String, Given>) -> Self {
+        Self { given, mistakes: vec![] }
     }
 
     /// Reads a value. If it is wrong, records the mistake and uses the default, so that reading can continue.
@@ -38,12 +42,17 @@ impl Reader {
 
     /// The value of a setting, without surrounding blanks, unless it is empty.
     pub(super) fn value(&self, row: &Row) -> Option<&str> {
-        self.vars.get(row.name).map(|value| value.trim()).filter(|value| !value.is_empty())
+        self.given.get(row.name).map(|given| given.text.trim()).filter(|text| !text.is_empty())
+    }
+
+    /// The place where a setting was given.
+    pub(super) fn source(&self, row: &Row) -> Option<&Source> {
+        self.given.get(row.name).map(|given| &given.source)
     }
 
     /// Whether a setting is set to an empty value.
     pub(super) fn is_blank(&self, row: &Row) -> bool {
-        self.vars.contains_key(row.name) && self.value(row).is_none()
+        self.given.contains_key(row.name) && self.value(row).is_none()
     }
 
     /// Whether a setting that has been read has its default, because it has no value or a wrong one.
@@ -61,7 +70,7 @@ impl Reader {
                  same, for example of `openssl rand -hex 32`"
             );
             self.mistakes.push((SANDBOX_KEY_FILE.row.name, what));
-            self.vars.remove(SANDBOX_KEY_FILE.row.name);
+            self.given.remove(SANDBOX_KEY_FILE.row.name);
         }
     }
 
@@ -70,13 +79,43 @@ impl Reader {
         self.mistakes.extend(mistaken.into_iter().map(|what| (name, format!("{name}: {what}"))));
     }
 
-    /// The mistakes in values, then those in names.
-    pub(super) fn into_mistakes(self) -> Vec<String> {
-        let known = |name: &String| table::rows().any(|row| row.name == name);
-        let unknown =
-            self.vars.keys().filter(|name| !known(name)).map(|name| no_such_setting(name));
-        let unknown: Vec<_> = unknown.collect();
-        self.mistakes.into_iter().map(|(_, mistake)| mistake).chain(unknown).collect()
+    /// The mistakes in values, these others, and those in names; and the values, without secrets.
+    pub(super) fn end(self, others: Vec<String>) -> (Vec<String>, BTreeMap<&'static str, Given>) {
+        let row = |name: &str| table::rows().find(|row| row.name == name);
+        let unknown = self.given.keys().filter(|name| row(name).is_none());
+        let unknown: Vec<_> = unknown.map(|name| no_such_setting(name)).collect();
+        let values = self.mistakes.iter().map(|(_, mistake)| mistake).chain(&others);
+        let mistakes = values.map(|mistake| self.worded(mistake)).chain(unknown).collect();
+        let given = self.given.into_iter().filter_map(|(name, mut given)| {
+            let row = row(&name)?;
+            if row.form.is_secret() && !given.text.is_empty() {
+                HIDDEN.clone_into(&mut given.text);
+            }
+            Some((row.name, given))
+        });
+        (mistakes, given.collect())
+    }
+
+    /// The mistake with the keys of settings that the settings file has, and with the place of the first of them.
+    fn worded(&self, mistake: &str) -> String {
+        let mut place = String::new();
+        let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+        let mut text = String::new();
+        for part in mistake.split_inclusive(|c| !is_name(c)) {
+            let name = part.trim_end_matches(|c| !is_name(c));
+            let row = table::rows().find(|row| row.name == name);
+            match row.and_then(|row| Some((row, self.source(row)?))) {
+                Some((row, source @ Source::File { .. })) => {
+                    if place.is_empty() {
+                        place = format!("{source}: ");
+                    }
+                    text.push_str(row.key);
+                    text.push_str(&part[name.len()..]);
+                }
+                _ => text.push_str(part),
+            }
+        }
+        place + &text
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Setting<T: 'static> {
 pub struct Row {
     /// Name of the variable.
     pub name: &'static str,
+    /// Key in the settings file, with its sections.
+    pub key: &'static str,
     /// The default as it would be written; empty if the setting is not set by default. If it depends on other
     /// settings, the value with their defaults.
     pub default: &'static str,
@@ -29,6 +31,33 @@ pub struct Row {
     pub form: Form,
     /// Sentences in plain text for the operator.
     pub description: &'static str,
+}
+
+impl Row {
+    /// For a value that similar programs have and this one cannot have: the nearest value, and why it is taken.
+    pub(super) fn nearest(&self, text: &str) -> Option<(String, String)> {
+        match self.form {
+            // An output has to fit into a message, and read_output reads on where it was cut.
+            Form::Size(_, max)
+                if self.name == "SANDBOX_MAX_OUTPUT_BYTES"
+                    && text.parse::<ByteSize>().is_ok_and(|size| size.as_u64() > max) =>
+            {
+                let shown = ByteSize(max).display().iec();
+                Some((
+                    max.to_string(),
+                    format!("{text} is more than {shown}, which is taken instead"),
+                ))
+            }
+            Form::OneOf(words) if text.contains("%(") => {
+                let why = format!(
+                    "is a format of Python's logging, which has no effect here; {} is taken",
+                    words[0]
+                );
+                Some((words[0].to_owned(), why))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The form of a value, with its bounds. Displayed, it fits after "is" or "is not".
@@ -44,6 +73,14 @@ pub enum Form {
     Seconds(u64, u64),
     /// Minutes, fractions allowed.
     Minutes(f64, f64),
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Texts separated by this character, in words.
+    List(char, &'static str),
+    /// A secret, in words.
+    Secret(&'static str),
+    /// Secrets separated by commas, in words.
+    Secrets(&'static str),
     /// Any other form, in words.
     Words(&'static str),
 }
@@ -63,6 +100,20 @@ impl Form {
     pub(super) fn number(&self, text: &str) -> Option<f64> {
         let (Self::Number(min, max) | Self::Minutes(min, max)) = *self else { return None };
         text.parse().ok().filter(|number| (min..=max).contains(number))
+    }
+
+    /// The character between the items of a list, if the form is one.
+    pub fn separator(&self) -> Option<char> {
+        match *self {
+            Self::List(separator, _) => Some(separator),
+            Self::Secrets(_) => Some(','),
+            _ => None,
+        }
+    }
+
+    /// Whether no message may show the value.
+    pub fn is_secret(&self) -> bool {
+        matches!(self, Self::Secret(_) | Self::Secrets(_))
     }
 
     /// The unit of the setting's numbers, if it has one and values are written without it.
@@ -95,7 +146,16 @@ impl fmt::Display for Form {
             Self::Number(min, max) | Self::Minutes(min, max) => {
                 write!(f, "a number from {min} to {max}")
             }
-            Self::Words(words) => f.write_str(words),
+            Self::OneOf(words) => match words.split_last() {
+                Some((last, [])) => f.write_str(last),
+                Some((last, others)) => write!(f, "{} or {last}", others.join(", ")),
+                None => Ok(()),
+            },
+            Self::List(':', words) => write!(f, "{words}, separated by colons"),
+            Self::List(_, words) | Self::Secrets(words) => {
+                write!(f, "{words}, separated by commas")
+            }
+            Self::Secret(words) | Self::Words(words) => f.write_str(words),
         }
     }
 }

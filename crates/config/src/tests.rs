@@ -22,7 +22,8 @@ fn the_table_has_every_setting_with_its_default() {
     let vars = table::rows().map(|row| (row.name.to_owned(), row.default.to_owned()));
     let config = Config::parse(vars).expect("valid, and none is unknown");
     let log_file = LogFile::At("logs/sandbox.log".into());
-    assert_eq!(config, Config { log_file, ..Config::default() });
+    let given = config.given.clone();
+    assert_eq!(config, Config { log_file, given, ..Config::default() });
 }
 
 #[test]
@@ -296,13 +297,16 @@ fn where_tokens_came_from_is_known() {
     assert_eq!(from(&[file, set]), Some(TokensFrom::Environment));
     assert_eq!(from(&[file]), Some(TokensFrom::TokensFile(path.clone())));
 
-    let env_file = PathBuf::from("/srv/.env");
-    let read = |var, has_tokens| {
-        parse(&[var]).expect("valid").read_from(Some((env_file.clone(), has_tokens))).tokens_from
+    let from = |(name, text): (&str, &str), source| {
+        let given = Given { text: text.to_owned(), source };
+        Config::check([(name.to_owned(), given)].into()).expect("valid").tokens_from
     };
-    assert_eq!(read(set, true), Some(TokensFrom::EnvFile(env_file.clone())));
-    assert_eq!(read(set, false), Some(TokensFrom::Environment), "the environment wins");
-    assert_eq!(read(file, false), Some(TokensFrom::TokensFile(path.clone())));
+    let path_of = |name: &str| PathBuf::from(name);
+    let env_file = path_of("/srv/.env");
+    assert_eq!(from(set, Source::EnvFile(env_file.clone())), Some(TokensFrom::EnvFile(env_file)));
+    let in_file = Source::File { path: path_of("/srv/config.yaml"), line: 3 };
+    assert_eq!(from(set, in_file.clone()), Some(TokensFrom::File(path_of("/srv/config.yaml"))));
+    assert_eq!(from(file, in_file), Some(TokensFrom::TokensFile(path.clone())));
 }
 
 #[test]
@@ -351,4 +355,22 @@ fn a_file_for_the_secret_is_made_and_one_that_cannot_be_is_a_mistake() {
     assert_eq!(config("").expect("not set").server_key, None);
     let mistakes = config("/no/such/folder/key").expect_err("cannot be made");
     assert!(mistakes.contains("SANDBOX_KEY_FILE: /no/such/folder/key"), "{mistakes}");
+}
+
+#[test]
+fn instructions_a_second_become_those_of_a_run_unless_nothing_could_run_with_them() {
+    let read = |more: &[(&str, &str)], per_second: &str| {
+        let config = parse(&[more, &[("WASM_SANDBOX_FUEL_PER_SEC", per_second)]].concat());
+        let config = config.expect("valid");
+        (config.fuel, config.remarks)
+    };
+    assert_eq!(read(&[], "2000000000"), (Some(120_000_000_000), vec![]));
+    let limit = [("WASM_SANDBOX_TIMEOUT", "20")];
+    assert_eq!(read(&limit, "2000000000"), (Some(40_000_000_000), vec![]));
+    assert_eq!(read(&[("SANDBOX_FUEL", "5")], "2000000000"), (Some(5), vec![]));
+    for few in ["10000000", "many"] {
+        let (fuel, remarks) = read(&[], few);
+        assert_eq!(fuel, None);
+        assert!(remarks[0].starts_with("WASM_SANDBOX_FUEL_PER_SEC has no effect"), "{remarks:?}");
+    }
 }

@@ -53,6 +53,9 @@ impl SessionKey {
 pub struct OwnSettings {
     /// Memory in bytes.
     pub memory: Option<u64>,
+    /// Size of the data area in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<u64>,
     /// Time for which the session may be unused.
     pub ttl: Option<Duration>,
     /// The language of cells that name none.
@@ -64,7 +67,7 @@ impl OwnSettings {
     /// Whether the sandbox depends on these settings: a sandbox that was started before they were known does not have
     /// them.
     pub fn are_of_sandbox(&self) -> bool {
-        self.memory.is_some() || self.ttl.is_some()
+        self.memory.is_some() || self.data.is_some() || self.ttl.is_some()
     }
 }
 

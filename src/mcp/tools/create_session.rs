@@ -34,6 +34,7 @@ pub(in crate::mcp) struct CreateSession;
 pub(in crate::mcp) struct Arguments {
     language: Option<String>,
     memory_limit_mb: Option<f64>,
+    disk_limit_mb: Option<f64>,
     timeout_seconds: Option<f64>,
     session_id: Option<String>,
 }
@@ -41,15 +42,18 @@ pub(in crate::mcp) struct Arguments {
 /// The bounds of a session's limits, in whole megabytes and whole seconds.
 struct Bounds {
     memory_mb: (u64, u64),
+    disk_mb: (u64, u64),
     ttl_s: (u64, u64),
 }
 
 impl Bounds {
     fn of(config: &Config) -> Self {
         let most_mb = (config.memory_limit / MB).max(MIN_SESSION_MEMORY / MB);
+        let most_disk_mb = (config.data_limit / MB).max(1);
         let most_s = config.session_ttl.as_secs().max(1);
         Self {
             memory_mb: (MIN_SESSION_MEMORY / MB, most_mb),
+            disk_mb: (1, most_disk_mb),
             ttl_s: (MIN_TTL_S.min(most_s), most_s),
         }
     }
@@ -88,17 +92,20 @@ impl Tool for CreateSession {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { language, memory_limit_mb, timeout_seconds, session_id } = arguments;
+        let Arguments { language, memory_limit_mb, disk_limit_mb, timeout_seconds, session_id } =
+            arguments;
         let sessions = &call.services.sessions;
         let id = session(session_id.as_deref(), log)?;
         let is_named = id.is_some();
         let is_of_language = language.is_some();
         let language = Language::chosen(language.as_deref(), &sessions.host().template().await)?;
-        let Bounds { memory_mb, ttl_s } = Bounds::of(sessions.config());
+        let Bounds { memory_mb, disk_mb, ttl_s } = Bounds::of(sessions.config());
         let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
+        let disk = whole("disk_limit_mb", disk_limit_mb, disk_mb.0..=disk_mb.1)?;
         let ttl = whole("timeout_seconds", timeout_seconds, ttl_s.0..=ttl_s.1)?;
         let own = OwnSettings {
             memory: memory.map(|mb| mb * MB),
+            data: disk.map(|mb| mb * MB),
             ttl: ttl.map(Duration::from_secs),
             language: is_of_language.then(|| language.runtime()),
         };
@@ -117,8 +124,18 @@ impl Tool for CreateSession {
 }
 
 fn input(facts: &ToolFacts) -> Value {
-    let Bounds { memory_mb, ttl_s } = Bounds::of(facts.config);
+    let Bounds { memory_mb, disk_mb, ttl_s } = Bounds::of(facts.config);
+    let usual = OwnSettings::default();
+    let limits = facts.config.limits(&usual);
     let idle = human_time(Duration::from_secs(ttl_s.1));
+    let size = |(least, most): (u64, u64), usual: u64| match usual / MB {
+        usual if usual < most => format!("{least} to {most}; otherwise {usual}."),
+        _ => format!("{least} to {most}."),
+    };
+    let usual_idle = match facts.config.ttl(&usual) {
+        ttl if ttl < facts.config.session_ttl => format!("; otherwise {}", human_time(ttl)),
+        _ => String::new(),
+    };
     let number = |description: String, (least, most): (u64, u64)| {
         json!({
             "type": "integer",
@@ -130,8 +147,12 @@ fn input(facts: &ToolFacts) -> Value {
     object(
         json!({
             "language": language(facts.template),
-            "memory_limit_mb": number(format!("{} to {}.", memory_mb.0, memory_mb.1), memory_mb),
-            "timeout_seconds": number(format!("Ends when unused so long; at most {idle}."), ttl_s),
+            "memory_limit_mb": number(size(memory_mb, limits.memory), memory_mb),
+            "disk_limit_mb": number(size(disk_mb, limits.data), disk_mb),
+            "timeout_seconds": number(
+                format!("Ends when unused so long; at most {idle}{usual_idle}."),
+                ttl_s,
+            ),
             "session_id": { "type": "string", "description": "A name of your own." },
         }),
         &[],
@@ -151,7 +172,7 @@ mod tests {
     fn what_may_be_asked_for_is_never_more_than_the_settings_allow() {
         let bounds = |vars: &[(&str, &str)]| {
             let vars = vars.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-            let Bounds { memory_mb, ttl_s } = Bounds::of(&Config::parse(vars).expect("valid"));
+            let Bounds { memory_mb, ttl_s, .. } = Bounds::of(&Config::parse(vars).expect("valid"));
             (memory_mb, ttl_s)
         };
         assert_eq!(bounds(&[]), ((64, 512), (60, 1800)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::{Config, Toolset};
 use model::{
-    CellStatus, SessionId, World,
+    CellStatus, OwnSettings, SessionId, World,
     text::{fine_ms, human_size},
 };
 use rmcp::model::CallToolResponse;
@@ -114,7 +114,8 @@ impl Tool for ExecuteCode {
 /// Timeout of a cell if its caller names none, and the longest possible one, in seconds.
 fn timeouts(config: &Config) -> (u64, u64) {
     let most = config.exec_timeout.as_secs().min(MAX_TIMEOUT_S);
-    (DEFAULT_TIMEOUT_S.min(most), most)
+    let usual = config.default_timeout.map_or(DEFAULT_TIMEOUT_S, |timeout| timeout.as_secs());
+    (usual.min(most), most)
 }
 
 /// The description of the tool for models.
@@ -152,7 +153,7 @@ fn description(facts: &ToolFacts) -> String {
             no_pip(facts),
             lacking(facts.template),
             libraries(facts.template),
-            human_size(config.memory_limit),
+            human_size(config.limits(&OwnSettings::default()).memory),
             config.cpu_limit,
             client_timeout(config),
         )

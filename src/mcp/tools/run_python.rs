@@ -5,7 +5,7 @@ use std::time::Duration;
 use backend::Template;
 use config::{Config, Toolset};
 use model::{
-    Outcome, SessionId, World,
+    Outcome, OwnSettings, SessionId, World,
     package::Ecosystem,
     text::{human_size, human_time, quoted, whole_ms},
 };
@@ -59,7 +59,15 @@ impl Tool for RunPython {
         }
     }
 
+    fn is_listed(facts: &ToolFacts) -> bool {
+        facts.config.python
+    }
+
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        if !call.services.sessions.config().python {
+            let template = call.services.sessions.host().template().await;
+            Language::chosen(Some(Language::Python.name()), &template)?;
+        }
         let Arguments { session_id, code, timeout_s, inline_images, language } = arguments;
         let which = call.session_or_new(session_id.as_deref(), log)?;
         let is_named = matches!(which, Which::Named(_));
@@ -69,8 +77,8 @@ impl Tool for RunPython {
             let why = format!("Only Python runs here, not {}. Write it in Python.", quoted(other));
             return Err(Error::InvalidArgument(why));
         }
-        let max_timeout = call.services.sessions.config().exec_timeout.as_secs();
-        let timeout = whole("timeout_s", timeout_s, 1..=max_timeout)?.unwrap_or(max_timeout);
+        let (usual, most) = timeouts(call.services.sessions.config());
+        let timeout = whole("timeout_s", timeout_s, 1..=most)?.unwrap_or(usual);
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
             language: RuntimeName::PYTHON,
@@ -111,13 +119,28 @@ fn description(facts: &ToolFacts) -> String {
         no_pip(facts),
         lacking(facts.template),
         libraries(facts.template),
-        config.exec_timeout.as_secs(),
-        human_size(config.memory_limit),
+        timeouts(config).0,
+        human_size(config.limits(&OwnSettings::default()).memory),
         config.cpu_limit,
         config.timezone.as_deref().unwrap_or("UTC"),
-        human_time(config.session_ttl),
+        human_time(config.ttl(&OwnSettings::default())),
         client_timeout(config),
     )
+}
+
+/// Timeout of a program if its caller names none, and the longest possible one, in seconds.
+fn timeouts(config: &Config) -> (u64, u64) {
+    let most = config.exec_timeout;
+    (config.default_timeout.unwrap_or(most).as_secs(), most.as_secs())
+}
+
+/// The description of a timeout: the one that holds if a caller names none, and the longest possible one.
+pub(super) fn timeout_described((usual, most): (u64, u64)) -> String {
+    if usual == most {
+        format!("Default and limit: {most}.")
+    } else {
+        format!("Default {usual}, limit {most}.")
+    }
 }
 
 /// The interpreter and, if it is known, its version: `Python 3.13`.
@@ -139,15 +162,15 @@ pub(super) fn client_timeout(config: &Config) -> String {
 }
 
 fn input(config: &Config) -> Value {
-    let max_timeout = config.exec_timeout.as_secs();
+    let timeouts = timeouts(config);
     let properties = json!({
         "code": running::code_argument(config),
         "session_id": string("From an earlier result. Leave it out to start a session."),
         "timeout_s": {
             "type": "integer",
-            "description": format!("Default and limit: {max_timeout}."),
+            "description": timeout_described(timeouts),
             "minimum": 1,
-            "maximum": max_timeout,
+            "maximum": timeouts.1,
         },
         "inline_images": running::inline_images_argument(config),
         "language": hidden(json!({ "type": "string" })),

@@ -47,7 +47,9 @@ impl Bench {
         let session = support::name("cells").parse().expect("valid");
         let docker = Docker::new(&config.image, config.runtime.as_deref());
         let mut sandbox =
-            soon(docker.start(Spec::new(&config, &session))).await.expect("it starts");
+            soon(docker.start(Spec::new(&config, &session, &model::OwnSettings::default())))
+                .await
+                .expect("it starts");
         let reader = std::mem::replace(&mut sandbox.reader, Box::new(tokio::io::empty()));
         let writer = std::mem::replace(&mut sandbox.writer, Box::new(tokio::io::sink()));
         let (preload, undo) = (config.preload.clone(), Some(config.undo));

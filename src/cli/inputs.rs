@@ -1,4 +1,4 @@
-//! Chooses the file that a command reads settings from. Pure.
+//! The places that a command reads settings from, besides the environment. Pure.
 //!
 //! A client starts a server over stdio in the folder of the project that is open, and a person runs a script
 //! in the script's folder: the `.env` of neither folder may decide what a sandbox can reach. A person who
@@ -6,30 +6,61 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use config::{EnvFile, Transport};
+use config::{EnvFile, Inputs, Transport};
 
-use super::Command;
+use super::{Command, ServeArgs};
 
-/// The default file of commands that have one.
+/// The default file of variables of commands that have one.
 const HERE: &str = ".env";
 
-/// The file for this command. `named` is the value of `--env-file` or `SANDBOX_ENV_FILE`, and `transport` the
-/// value of `SANDBOX_TRANSPORT` in the environment.
-pub(super) fn env_file(
+/// The places for this command. `config` and `env_file` are the values of these options or of their variables, and
+/// `transport` is the value of `SANDBOX_TRANSPORT` in the environment.
+pub(super) fn of(
     command: &Command,
-    named: Option<OsString>,
+    (config, env_file): (Option<OsString>, Option<OsString>),
     transport: Option<&str>,
-) -> EnvFile {
-    if let Some(path) = named.filter(|path| !path.is_empty()) {
-        return EnvFile::Named(path.into());
+) -> Inputs {
+    let named = |path: Option<OsString>| path.filter(|path| !path.is_empty()).map(PathBuf::from);
+    let flags = match command {
+        Command::Serve(args) => args.flags(),
+        _ => vec![],
+    };
+    let env_file = match named(env_file) {
+        Some(path) => EnvFile::Named(path),
+        None if reads_here(command, transport) => EnvFile::IfPresent(HERE.into()),
+        None => EnvFile::None,
+    };
+    Inputs { env_file, file: named(config), flags }
+}
+
+impl ServeArgs {
+    /// The settings that the options set: each with its option and its variable.
+    fn flags(&self) -> Vec<(&'static str, &'static str, String)> {
+        let token = self.auth_token.as_ref().map(|token| format!("me:{token}"));
+        let transport = self.transport.clone().or_else(|| self.http.then(|| "http".to_owned()));
+        let all = [
+            ("--transport", "SANDBOX_TRANSPORT", transport),
+            ("--host", "SANDBOX_HTTP_HOST", self.host.clone()),
+            ("--port", "SANDBOX_HTTP_PORT", self.port.clone()),
+            ("--auth-token", "SANDBOX_AUTH_TOKENS", token),
+        ];
+        let given =
+            all.into_iter().filter_map(|(option, name, value)| Some((option, name, value?)));
+        given.collect()
     }
-    let here = match command {
-        Command::Serve { http } => {
+}
+
+/// Whether the command reads the file of variables in the working folder.
+fn reads_here(command: &Command, transport: Option<&str>) -> bool {
+    match command {
+        Command::Serve(args) => {
+            let transport = args.transport.as_deref().or(transport);
             let transport = transport.and_then(|text| text.trim().parse().ok());
-            *http || transport == Some(Transport::Http)
+            args.http || transport == Some(Transport::Http)
         }
         Command::Image { .. }
         | Command::Audit { .. }
+        | Command::Config { .. }
         | Command::Doctor { .. }
         | Command::Token { .. }
         | Command::Health => true,
@@ -40,9 +71,10 @@ pub(super) fn env_file(
         | Command::ToolAgent(_)
         | Command::CompileTool(_)
         | Command::CheckArguments => false,
-        Command::Run(_) | Command::Guard { .. } => false,
-    };
-    if here { EnvFile::IfPresent(PathBuf::from(HERE)) } else { EnvFile::None }
+        Command::Run(_) | Command::Guard { .. } | Command::Completion { .. } | Command::Man => {
+            false
+        }
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +89,7 @@ mod tests {
         let arguments = std::iter::once(&"llm-sandbox").chain(arguments);
         let cli = Cli::try_parse_from(arguments).expect("valid");
         let command = cli.command.unwrap_or_default();
-        env_file(&command, cli.env_file, transport)
+        of(&command, (cli.config, cli.env_file), transport).env_file
     }
 
     #[test]
@@ -88,7 +120,11 @@ mod tests {
             let given = [arguments, &["--env-file", "/etc/llm-sandbox.env"]].concat();
             assert_eq!(file(&given, None), named, "{arguments:?}");
         }
-        let empty = env_file(&Command::default(), Some("".into()), None);
-        assert_eq!(empty, EnvFile::None, "set to nothing is not set");
+        let empty = of(&Command::default(), (Some("".into()), Some("".into())), None);
+        assert_eq!(
+            (empty.env_file, empty.file),
+            (EnvFile::None, None),
+            "set to nothing is not set"
+        );
     }
 }

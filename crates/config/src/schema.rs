@@ -1,0 +1,62 @@
+//! The JSON Schema of the settings file, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    setting::{Form, Row},
+    table,
+};
+
+/// The schema of a text that stands for a value elsewhere.
+const REFERENCE: &str = r"^\$\{\w+\}$";
+
+/// The schema of the settings file.
+pub fn schema() -> Value {
+    let mut root = section();
+    root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    root["title"] = "Settings of llm-sandbox".into();
+    for row in table::rows() {
+        let mut at = &mut root;
+        let (sections, name) = row.key.rsplit_once('.').expect("each key is in a section");
+        for name in sections.split('.') {
+            at = at["properties"]
+                .as_object_mut()
+                .expect("a section has properties")
+                .entry(name)
+                .or_insert_with(section);
+        }
+        at["properties"][name] = of(row);
+    }
+    root
+}
+
+/// A section without keys. Null is a section whose keys are all comments.
+fn section() -> Value {
+    json!({ "type": ["object", "null"], "additionalProperties": false, "properties": {} })
+}
+
+/// The schema of a value.
+fn of(row: &Row) -> Value {
+    let text = json!({ "type": "string" });
+    let item = json!({ "type": ["string", "number", "boolean"] });
+    let or_reference = |schema: Value| json!([schema, { "type": "string", "pattern": REFERENCE }]);
+    let forms = match row.form {
+        Form::Size(..) => json!([{ "type": "number", "minimum": 0 }, text]),
+        Form::Whole(min, max) | Form::Seconds(min, max) => {
+            or_reference(json!({ "type": "integer", "minimum": min, "maximum": max }))
+        }
+        Form::Number(min, max) | Form::Minutes(min, max) => {
+            or_reference(json!({ "type": "number", "minimum": min, "maximum": max }))
+        }
+        Form::OneOf(words) => or_reference(json!({ "enum": words })),
+        Form::List(..) | Form::Secrets(_) => json!([text, { "type": "array", "items": item }]),
+        Form::Secret(_) | Form::Words(_) => json!([{ "type": ["string", "number"] }]),
+    };
+    let mut schema = Map::new();
+    schema.insert("description".into(), format!("{} ({})", row.description, row.name).into());
+    schema.insert("anyOf".into(), forms);
+    if !row.default.is_empty() {
+        schema.insert("default".into(), row.default.into());
+    }
+    schema.into()
+}
