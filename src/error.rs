@@ -89,13 +89,8 @@ pub enum Error {
         /// Longest time that the run can still take, if that is known.
         at_most: Option<Duration>,
     },
-    /// Fewer cells can be undone than were asked for.
-    NothingToUndo {
-        /// Number of cells that were asked for.
-        wanted: u32,
-        /// Number of cells that can be undone.
-        can_undo: u32,
-    },
+    /// Fewer cells can be undone than were asked for: this many.
+    NothingToUndo(u32),
     /// The language has no interpreter here. The text names it and, if known, the languages that have one.
     UnsupportedLanguage(String),
     /// The server has reached its limit of sessions.
@@ -178,7 +173,7 @@ impl Error {
                 "session_not_found"
             }
             Self::SessionBusy { .. } => "session_busy",
-            Self::NothingToUndo { .. } => "nothing_to_undo",
+            Self::NothingToUndo(_) => "nothing_to_undo",
             Self::UnsupportedLanguage(_) => "unsupported_language",
             Self::MaxSessions { .. } | Self::TooManySessions { .. } => "max_sessions",
             Self::Package(fault) => fault.code(),
@@ -303,7 +298,7 @@ impl fmt::Display for Error {
                  and upload the data again."
             ),
             Self::SessionBusy { at_most } => busy(f, *at_most),
-            Self::NothingToUndo { wanted, can_undo } => cannot_undo(f, *wanted, *can_undo),
+            Self::NothingToUndo(can_undo) => cannot_undo(f, *can_undo),
             Self::MaxSessions { limit, own } => too_many(f, *limit, "", own),
             Self::TooManySessions { limit, own } => too_many(f, *limit, " for this client", own),
             Self::SandboxDied(id) => write!(
@@ -341,14 +336,14 @@ impl fmt::Display for OwnSession {
 fn no_room(f: &mut fmt::Formatter<'_>, limit: u64) -> fmt::Result {
     write!(
         f,
-        "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files with \
-         run_python, then try again. Nothing was written.",
+        "The data area of this session is full ({}, at most {MAX_FILES} files). Delete files in \
+         code, then try again. Nothing was written.",
         human_size(limit)
     )
 }
 
 /// The message that fewer cells can be undone than were asked for.
-fn cannot_undo(f: &mut fmt::Formatter<'_>, wanted: u32, can_undo: u32) -> fmt::Result {
+fn cannot_undo(f: &mut fmt::Formatter<'_>, can_undo: u32) -> fmt::Result {
     if can_undo == 0 {
         return f.write_str(
             "No cell can be taken back now, and nothing was changed. Without undo, reset_workspace \
@@ -357,7 +352,7 @@ fn cannot_undo(f: &mut fmt::Formatter<'_>, wanted: u32, can_undo: u32) -> fmt::R
     }
     write!(
         f,
-        "{wanted} cells cannot be taken back, and nothing was changed. can_undo is {can_undo}: ask for \
+        "So many cells cannot be taken back, and nothing was changed. can_undo is {can_undo}: ask for \
          at most that many."
     )
 }
@@ -371,7 +366,7 @@ fn no_session(f: &mut fmt::Formatter<'_>, id: &SessionId) -> fmt::Result {
     f.write_str(if id.is_minted() {
         "Leave session_id out and upload the data again."
     } else {
-        "run_python and upload_file start a session of that name."
+        "The next run or upload under that name starts a new one."
     })
 }
 
@@ -401,8 +396,7 @@ fn too_many(
     let named: Vec<_> = own.iter().take(MAX_LISTED_SESSIONS).map(ToString::to_string).collect();
     write!(
         f,
-        "Close an existing session first with close_session, or continue in one. Your \
-         sessions: {}",
+        "Close an existing session first, or continue in one. Your sessions: {}",
         named.join(", ")
     )?;
     match own.len().saturating_sub(MAX_LISTED_SESSIONS) {
@@ -457,8 +451,8 @@ mod tests {
             Error::SessionEvicted(minted.clone()),
             Error::SessionBusy { at_most: None },
             Error::SessionBusy { at_most: Some(Duration::from_secs(42)) },
-            Error::NothingToUndo { wanted: 1, can_undo: 0 },
-            Error::NothingToUndo { wanted: 3, can_undo: 2 },
+            Error::NothingToUndo(0),
+            Error::NothingToUndo(2),
             Error::UnsupportedLanguage(
                 "\"r\" does not run here. The languages are python, bash.".into(),
             ),
@@ -491,7 +485,7 @@ mod tests {
                 | Error::SessionEnded { .. }
                 | Error::SessionEvicted(_)
                 | Error::SessionBusy { .. }
-                | Error::NothingToUndo { .. }
+                | Error::NothingToUndo(_)
                 | Error::UnsupportedLanguage(_)
                 | Error::MaxSessions { .. }
                 | Error::TooManySessions { .. }
@@ -526,7 +520,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "Maximum 5 concurrent sessions reached for this client. Close an existing session \
-             first with close_session, or continue in one. Your sessions: sess_0123456789ab (idle \
+             first, or continue in one. Your sessions: sess_0123456789ab (idle \
              3 h), b (idle 14 min), c (idle 59 s), reports (running), d (in use)."
         );
         let listed = &error.to_json()["sessions"];

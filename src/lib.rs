@@ -22,10 +22,10 @@
 //!
 //! - **Start here**: [`mcp::Server`] answers clients; [`sessions::Sessions::run`] runs a program in a session;
 //!   [`backend::Backend`] is the trait of everything that makes sandboxes; [`link::Link`] has the calls to an agent.
-//! - **Edges**: [`mcp`], [`http`]. Beside them: [`config::auth`] (callers), [`budget`] and [`request`] (memory of requests),
+//! - **Edges**: [`mcp`], [`http`]. Beside them: [`permissions`] (callers, their roles and policies), [`budget`] and [`request`] (memory of requests),
 //!   [`signed_urls`], [`listing`] and [`export`] (files for people), [`own_tools`], [`trace`].
-//! - **Sessions**: [`sessions`] (all of them), [`session`] (one), [`archive`] (restoring them later), [`packages`],
-//!   [`notes`] (sentences for models), [`picture`] (images for models).
+//! - **Sessions**: [`sessions`] (all of them), [`session`] (one), [`archive`] (restoring them later), [`marks`] (names
+//!   that are not free yet), [`packages`], [`notes`] (sentences for models), [`picture`] (images for models).
 //! - **Sandboxes**: the crate [`backend`], with a module for each kind.
 //! - **For the operator**: [`cli`], [`audit`], [`metrics`], the crate [`config`] (settings).
 //! - **Values**: the crate [`model`]; [`error`] has every error that a caller can get.
@@ -46,12 +46,14 @@ mod export;
 mod heap;
 pub mod http;
 mod listing;
+mod marks;
 pub mod mcp;
 mod metrics;
 mod notes;
 mod own_tools;
 mod packages;
 pub mod peers;
+mod permissions;
 mod picture;
 pub mod progress;
 mod request;

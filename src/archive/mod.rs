@@ -31,7 +31,6 @@ mod sweep;
 mod tests;
 
 use std::{
-    collections::HashMap,
     fmt, io,
     sync::Arc,
     time::{Duration, Instant},
@@ -42,10 +41,7 @@ use jiff::Timestamp;
 use model::{Principal, SessionId, SessionKey, SessionRecord};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use tokio::{
-    sync::{Semaphore, watch},
-    time::timeout,
-};
+use tokio::{sync::Semaphore, time::timeout};
 
 pub use self::sweep::sweep_regularly;
 pub(crate) use self::{
@@ -62,6 +58,7 @@ use self::{
     room::{Room, Usage},
     store::Store,
 };
+use crate::marks::Marks;
 
 /// The purpose for which keys are derived.
 const PURPOSE: &str = "llm-sandbox archive 1";
@@ -96,8 +93,8 @@ struct Inner {
     usage: Mutex<Usage>,
     saves: Arc<Semaphore>,
     lists: Mutex<Lists>,
-    /// Sessions and workspaces that are being saved, each until its channel closes.
-    saving: Mutex<HashMap<SessionKey, watch::Receiver<()>>>,
+    /// Sessions and workspaces that are being saved.
+    saving: Marks<SessionKey>,
 }
 
 impl fmt::Debug for Archive {
@@ -144,7 +141,7 @@ impl Archive {
             usage: Mutex::default(),
             saves: Arc::new(Semaphore::new(CONCURRENT_SAVES)),
             lists: Mutex::default(),
-            saving: Mutex::default(),
+            saving: Marks::default(),
         }))
     }
 
@@ -176,11 +173,7 @@ impl Archive {
 
     /// Waits for a session, or the session of a workspace, that is being saved.
     pub(crate) async fn saved(&self, key: &SessionKey) {
-        let saving = self.0.saving.lock().get(key).cloned();
-        if let Some(mut saving) = saving {
-            // The save has ended when the sender is dropped.
-            let _ = timeout(WAIT_TIMEOUT, async { while saving.changed().await.is_ok() {} }).await;
-        }
+        let _ = timeout(WAIT_TIMEOUT, self.0.saving.cleared(key)).await;
     }
 
     /// Finds this caller's session of this name.

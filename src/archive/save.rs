@@ -14,7 +14,7 @@ use protocol::{
 use sha2::{Digest, Sha256};
 use tokio::{
     io::AsyncReadExt,
-    sync::{OwnedSemaphorePermit, watch},
+    sync::OwnedSemaphorePermit,
     time::{Instant, timeout_at},
 };
 
@@ -23,6 +23,7 @@ use super::{
     manifest::{self, FileRecord, Manifest, ObjectRecord, VariablesRecord, object_name},
     store::{StoreError, Writer},
 };
+use crate::marks::Mark;
 
 /// Limits for exporting variables.
 pub(super) const CARRY: CarryLimits =
@@ -64,21 +65,8 @@ pub(crate) enum SaveError {
     },
 }
 
-/// Marks a session as being saved, until it is dropped. Callers of the session wait meanwhile.
-pub(crate) struct Saving {
-    archive: Archive,
-    keys: Vec<SessionKey>,
-    _ends: watch::Sender<()>,
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        let mut saving = self.archive.0.saving.lock();
-        for key in &self.keys {
-            saving.remove(key);
-        }
-    }
-}
+/// Marks a session and its workspace as being saved, until it is dropped. Callers of the session wait meanwhile.
+pub(crate) type Saving = Vec<Mark<SessionKey>>;
 
 /// A session that is being saved.
 pub(crate) struct Save {
@@ -96,14 +84,8 @@ pub(crate) struct Save {
 impl Archive {
     /// Marks a session as being saved: its callers wait until the returned value is dropped.
     pub(crate) fn begin_saving(&self, record: &SessionRecord) -> Saving {
-        let keys: Vec<_> = std::iter::once(record.key()).chain(record.workspace_key()).collect();
-        let (ends, receiver) = watch::channel(());
-        let mut saving = self.0.saving.lock();
-        for key in &keys {
-            saving.insert(key.clone(), receiver.clone());
-        }
-        drop(saving);
-        Saving { archive: self.clone(), keys, _ends: ends }
+        let keys = std::iter::once(record.key()).chain(record.workspace_key());
+        keys.map(|key| self.0.saving.mark(key)).collect()
     }
 
     /// Begins to save a session, after waiting for its turn.

@@ -31,7 +31,7 @@ mod tests;
 pub(crate) mod verify;
 mod writer;
 
-use std::{fmt, num::NonZeroU32, path::Path, sync::Arc};
+use std::{fmt, fs::File, io, num::NonZeroU32, path::Path, sync::Arc};
 
 use config::server_key::ServerKey;
 use parking_lot::Mutex;
@@ -69,6 +69,14 @@ struct State {
     /// The number of calls that were refused since then.
     refused: u64,
     refusals: Refusals,
+}
+
+/// The files with all lines, the oldest first, as they are at one moment.
+///
+/// # Errors
+/// If one of them, or the folder, cannot be read.
+pub(crate) fn files(audit: &Path) -> io::Result<Vec<File>> {
+    Ok(pieces::open(audit)?.into_iter().map(|piece| piece.file).collect())
 }
 
 /// The error that the audit file cannot be written, so that no call is made.

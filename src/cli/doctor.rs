@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use backend::{Backend, Check, Finding, Limits};
-use config::{Config, Engine, Transport, scratch_bytes};
+use config::{
+    Config, Engine, Source, Transport, scratch_bytes,
+    table::{self, Row},
+};
 use protocol::frame::PROTOCOL_VERSION;
 
 use super::{backend, health, probe::probe, serve::fuel_is_ignored};
@@ -85,8 +88,19 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     } else if config.transport == Transport::Http {
         format!("Ready. Next: {program}{env_file} serve --http, then add {base}/mcp to a client.")
     } else {
-        format!("Ready. Next: claude mcp add sandbox -- {program}{env_file}")
+        let options = options_of(config);
+        format!("Ready. Next: claude mcp add sandbox{options} -- {program}{env_file}")
     }
+}
+
+/// The options with which a client passes on the settings of the environment, without secrets.
+fn options_of(config: &Config) -> String {
+    let is_of_environment = |row: &&Row| {
+        let given = config.given.get(row.name);
+        given.is_some_and(|given| given.source == Source::Environment)
+    };
+    let rows = table::rows().filter(|row| !row.form.is_secret()).filter(is_of_environment);
+    rows.fold(String::new(), |all, row| all + &format!(" -e {0}=\"${0}\"", row.name))
 }
 
 /// The command that starts this program in any folder.
@@ -102,7 +116,7 @@ fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
     match &config.engine_instead {
         Some(instead) if !is_usable => Finding::fault(
             "neither Docker nor the embedded engine can be used",
-            format!("Mend what is said of Docker below. {instead}"),
+            format!("Fix Docker as the next lines say. {instead}"),
         ),
         _ => Finding::Good(chosen),
     }
@@ -150,7 +164,7 @@ async fn own_tools(config: &Config) -> Option<Finding> {
         Ok(own) => Finding::Good(format!("{} (SANDBOX_TOOLS_FILE)", own?.names().join(", "))),
         Err(mistakes) => Finding::fault(
             format!("they cannot be used:{mistakes}"),
-            "Mend the files that SANDBOX_TOOLS_FILE names; docs/own-tools.md says what they hold.",
+            "Correct the files that SANDBOX_TOOLS_FILE names; docs/own-tools.md says what they hold.",
         ),
     })
 }
@@ -242,4 +256,23 @@ async fn port(config: &Config) -> (Finding, bool) {
         ),
     };
     (finding, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use config::Given;
+
+    use super::*;
+
+    #[test]
+    fn settings_of_the_environment_are_passed_on_without_secrets() {
+        let given = |name, source| (name, Given { text: "x".into(), source });
+        let given = [
+            given("SANDBOX_ENGINE", Source::Environment),
+            given("SANDBOX_AUTH_TOKENS", Source::Environment),
+            given("SANDBOX_IMAGE", Source::EnvFile("/.env".into())),
+        ];
+        let config = Config { given: given.into(), ..Config::default() };
+        assert_eq!(options_of(&config), r#" -e SANDBOX_ENGINE="$SANDBOX_ENGINE""#);
+    }
 }

@@ -333,7 +333,7 @@ pub fn main() -> ExitCode {
                 // A server over stdio shares its callers with no other server.
                 let is_shared = config.transport == Transport::Http;
                 let peer_address = config.peer_address.filter(|_| is_shared);
-                Box::pin(serve::serve(Config { peer_address, ..config })).await
+                Box::pin(serve::serve(Config { peer_address, ..config }, inputs)).await
             }
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await

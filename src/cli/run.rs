@@ -97,7 +97,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
     }
 
     // Without an engine the runtimes are unknown; that error is reported below.
-    let there = sessions.host().template().await.runtimes;
+    let there = sessions.template().await.runtimes;
     if !there.is_empty() && there.iter().all(|runtime| runtime.name != language.as_str()) {
         return Err(Failed::Usage(format!(
             "{}: {} does not run on this engine (SANDBOX_ENGINE={}).",

@@ -9,8 +9,14 @@ use std::{
 };
 
 use backend::sweep::sweep_regularly;
-use config::{Config, Engine, Misspelt, Source, Transport};
-use tokio::time::{Instant, sleep};
+use config::{
+    Config, Engine, Inputs, Misspelt, Source, Transport,
+    table::{self, Row},
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{Instant, sleep},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{EXIT_UNAVAILABLE, EXIT_USAGE, guard::Guard, log, stop_signal, token::how_to_print};
@@ -45,7 +51,7 @@ llm-sandbox: this is a server that an MCP client starts, and it speaks JSON-RPC 
   to check the set-up:     llm-sandbox doctor
   all commands:            llm-sandbox --help";
 
-pub(super) async fn serve(config: Config) -> ExitCode {
+pub(super) async fn serve(config: Config, inputs: Inputs) -> ExitCode {
     if config.transport == Transport::Stdio && io::stdin().is_terminal() {
         eprintln!("{IN_A_TERMINAL}");
     }
@@ -66,7 +72,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
             return EXIT_USAGE.into();
         }
     };
-    match run(config, own).await {
+    match run(config, inputs, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -75,7 +81,7 @@ pub(super) async fn serve(config: Config) -> ExitCode {
     }
 }
 
-async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
+async fn run(config: Config, inputs: Inputs, own: Option<OwnTools>) -> io::Result<()> {
     let (told, stop) = (stop_signal()?, CancellationToken::new());
     // As many descriptors as the hard limit allows: with fewer, the server takes fewer connections.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
@@ -107,7 +113,7 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     sessions.adopt().await;
     if audit.is_some() {
         // Audit lines need to say from which template sessions start.
-        sessions.host().template().await;
+        sessions.template().await;
     }
 
     let tasks = TaskTracker::new();
@@ -125,6 +131,10 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     tasks.spawn(stop.clone().run_until_cancelled_owned(heap::keep_small()));
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
+    }
+    if transport == Transport::Http {
+        let reload = reload_when_told(signal(SignalKind::hangup())?, inputs, sessions.clone());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(reload));
     }
     tell_of_own(&config, own.as_ref());
     if let Some(own) = own {
@@ -160,6 +170,35 @@ async fn run(config: Config, own: Option<OwnTools>) -> io::Result<()> {
     }
     tracing::info!("server ended");
     outcome
+}
+
+/// Reads the settings again at each signal. Runs forever.
+async fn reload_when_told(mut hangup: Signal, inputs: Inputs, sessions: Sessions) {
+    while hangup.recv().await.is_some() {
+        match Config::load(&inputs) {
+            Ok(config) => reload(&config, &sessions),
+            Err(mistakes) => tracing::error!("the settings are not reloaded: {mistakes}"),
+        }
+    }
+}
+
+/// Replaces the callers by those of new settings, and logs the settings that need a restart.
+fn reload(new: &Config, sessions: &Sessions) {
+    let old = sessions.config();
+    if new.callers.is_empty() != old.callers.is_empty() {
+        tracing::error!(
+            "the settings are not reloaded: whether callers need tokens needs a restart"
+        );
+        return;
+    }
+    sessions.host().permissions().replace(new.callers.clone());
+    let text = |config: &Config, row: &Row| config.given.get(row.name).map(|it| it.text.clone());
+    let is_other = |row: &&Row| text(new, row) != text(old, row);
+    let others: Vec<_> = table::rows().filter(is_other).map(|row| row.name).collect();
+    if !others.is_empty() {
+        tracing::warn!("these settings have changed and need a restart: {}", others.join(", "));
+    }
+    tracing::info!("callers and policies are reloaded");
 }
 
 /// Opens the audit file, if the settings name one, and logs its last line: an operator who records that

@@ -2,24 +2,22 @@
 //!
 //! ```text
 //! token for the metrics --> the metrics, and nothing else
-//! token --> its principal                        none needed --> local
+//! token --> its principal, for what its role permits          none needed --> local
 //! signed URL --> the holder of the session that it is for, for the action that it was made for
-//! anything else --> 401; an invalid signature --> 403, for a session that has ended --> 404;
+//! anything else --> 401; an invalid signature, or a role without the right --> 403; a session that has ended --> 404;
 //! too many requests --> 429
 //! ```
 //!
 //! Over stdio without tokens only signed URLs give access: the server gave them to its own client.
 
-use std::sync::Arc;
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use config::{
-    Config,
-    auth::{Token, Tokens},
-};
+use config::{Config, Right, auth::Token};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock};
 use headers::{Authorization, HeaderMapExt, authorization::Bearer};
 use model::{Existing, Principal, SessionId};
+use parking_lot::Mutex;
 
 use super::{
     connections,
@@ -38,45 +36,82 @@ const ENDED: &str =
 /// The rules of one server. Clones share the counts.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
-    tokens: Tokens,
+    sessions: Sessions,
+    /// Whether the server has tokens.
+    has_tokens: bool,
     /// Whether everyone who can reach the server has access.
     is_open: bool,
     /// The token for the metrics, if they have a separate one.
     metrics: Option<Token>,
     urls: SignedUrls,
-    rate: Option<Arc<DefaultKeyedRateLimiter<Principal>>>,
+    /// The counts of callers by their limit of requests per minute.
+    rates: Arc<Mutex<HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<Principal>>>>>,
 }
 
 impl Access {
-    pub(super) fn new(config: &Config, urls: SignedUrls) -> Self {
-        let rate = config
-            .rate_limit
-            .map(|per_minute| Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute))));
-        let (tokens, metrics) = (config.auth_tokens.clone(), config.metrics_token.clone());
-        Self { tokens, is_open: !config.requires_auth(), metrics, urls, rate }
+    pub(super) fn new(sessions: &Sessions, urls: SignedUrls) -> Self {
+        let config: &Config = sessions.config();
+        Self {
+            sessions: sessions.clone(),
+            has_tokens: !config.callers.is_empty(),
+            is_open: !config.requires_auth(),
+            metrics: config.metrics_token.clone(),
+            urls,
+            rates: Arc::default(),
+        }
     }
 
-    /// Returns the sender of this request, by its token.
+    /// Returns the sender of this request, by its token. The sender may use sessions of its own.
     ///
     /// # Errors
-    /// If the token is not known, or the caller sends too many requests.
+    /// As of [`Self::permitted`].
     pub(super) fn principal(&self, headers: &HeaderMap) -> Result<Principal> {
-        let who = if self.is_open {
-            Some(Principal::local())
-        } else {
-            bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()))
-        };
-        let needed = if self.tokens.is_empty() { Needed::SignedUrl } else { Needed::Token };
+        self.permitted(headers, Right::OwnSessions)
+    }
+
+    /// Returns the sender of this request, by its token, if it has this right.
+    ///
+    /// # Errors
+    /// If the token is not known, the caller's role does not have the right, or the caller sends too many requests.
+    pub(super) fn permitted(&self, headers: &HeaderMap, right: Right) -> Result<Principal> {
+        let who = if self.is_open { Some(Principal::local()) } else { self.by_token(headers) };
+        let needed = if self.has_tokens { Needed::Token } else { Needed::SignedUrl };
         let who = who.ok_or_else(|| ApiError::Unauthorized(needed, tried(headers)))?;
+        self.check(&who, right)?;
         self.count(&who)?;
         Ok(who)
+    }
+
+    /// Checks that the token of a request, if it has a known one, is of a caller with this right. This is for all routes
+    /// alike; that a request needs a token is checked by its route.
+    ///
+    /// # Errors
+    /// If the caller's role does not have the right.
+    pub(super) fn check_role(&self, headers: &HeaderMap, right: Right) -> Result<()> {
+        self.by_token(headers).map_or(Ok(()), |who| self.check(&who, right))
+    }
+
+    fn check(&self, who: &Principal, right: Right) -> Result<()> {
+        let permissions = self.sessions.host().permissions();
+        if permissions.has(who, right) {
+            return Ok(());
+        }
+        let role = permissions.role(who).as_str();
+        let why = format!("Callers with the role {role} may not do this. Use another token.");
+        Err(ApiError::refused(StatusCode::FORBIDDEN, "forbidden", why))
+    }
+
+    /// The caller with the token of a request.
+    fn by_token(&self, headers: &HeaderMap) -> Option<Principal> {
+        let bearer = bearer(headers)?;
+        self.sessions.host().permissions().principal(bearer.token())
     }
 
     /// Returns the sender of this request, if its headers and URL name one, without counting the
     /// request and without checking a signature.
     pub(super) fn whose(&self, headers: &HeaderMap, uri: &Uri) -> Option<Whose> {
         if headers.contains_key(header::AUTHORIZATION) {
-            let who = bearer(headers).and_then(|bearer| self.tokens.principal(bearer.token()));
+            let who = self.by_token(headers);
             return who.or_else(|| self.is_open.then(Principal::local)).map(Whose::Principal);
         }
         let query = Query::of(uri);
@@ -92,20 +127,24 @@ impl Access {
     }
 
     /// Checks that a request may read the metrics, which are about all callers: with the token for the
-    /// metrics, if the settings have one, otherwise as for any other request.
+    /// metrics or that of an auditor, if the settings have a token for the metrics, otherwise as for any other request.
     ///
     /// # Errors
     /// If this request may not read them, or its caller sends too many requests.
     pub(super) fn may_read_metrics(&self, headers: &HeaderMap) -> Result<()> {
         let Some(token) = &self.metrics else {
             // Over stdio, too: the metrics name no session and no file.
-            if self.tokens.is_empty() {
+            if !self.has_tokens {
                 return self.count(&Principal::local());
             }
-            return self.principal(headers).map(drop);
+            return self.permitted(headers, Right::Metrics).map(drop);
         };
         if bearer(headers).is_some_and(|bearer| token.is(bearer.token())) {
             return Ok(());
+        }
+        let permissions = self.sessions.host().permissions();
+        if let Some(who) = self.by_token(headers).filter(|who| permissions.has(who, Right::Audit)) {
+            return self.count(&who);
         }
         Err(ApiError::Unauthorized(Needed::MetricsToken, tried(headers)))
     }
@@ -127,7 +166,7 @@ impl Access {
         let Asked { headers, uri, any } = request;
         let query = Query::of(uri);
         let has_token = headers.contains_key(header::AUTHORIZATION);
-        let takes_none = self.tokens.is_empty() && !self.is_open;
+        let takes_none = !self.has_tokens && !self.is_open;
         let is_signed = any.is_some() || query.has_signature();
         if !is_signed || (has_token && !takes_none) {
             return Ok(sessions.seen_by(self.principal(headers)?));
@@ -163,7 +202,10 @@ impl Access {
     /// Counts a request of a caller, and assigns its connection to the caller.
     fn count(&self, who: &Principal) -> Result<()> {
         connections::is_of(who).map_err(|TooMany| ApiError::TooManyConnections)?;
-        let Some(rate) = &self.rate else { return Ok(()) };
+        let limit = self.sessions.host().permissions().settings(who).rate_limit;
+        let Some(limit) = limit else { return Ok(()) };
+        let new = || Arc::new(RateLimiter::keyed(Quota::per_minute(limit)));
+        let rate = self.rates.lock().entry(limit).or_insert_with(new).clone();
         rate.check_key(who).map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
             ApiError::RateLimited(wait.as_secs() + 1)

@@ -16,7 +16,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use super::body::written;
 use crate::{
-    session::Pieces,
+    session::PieceSizes,
     sessions::{ArchivedSession, Open, Sessions},
 };
 
@@ -111,7 +111,7 @@ impl Source {
                 let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
                 let reader = reader.map_err(io::Error::other)?;
                 let size = reader.stamp().size;
-                let pieces = reader.range(0..size, Pieces::new(0)).map_err(io::Error::other);
+                let pieces = reader.range(0..size, PieceSizes::new(0)).map_err(io::Error::other);
                 Ok((size, pieces.left_stream()))
             }
             FilesOf::Archived(session) => {

@@ -1,16 +1,22 @@
-//! Audits uploads, downloads and ends of sessions over HTTP, if there is an audit file.
+//! Audits uploads, downloads and ends of sessions over HTTP, if there is an audit file; and `GET /audit`.
 
 use axum::{
-    body::Bytes,
-    http::{Method, StatusCode},
-    response::Response,
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, Method, StatusCode, header},
+    response::{IntoResponse, Response},
 };
+use config::Right;
 use headers::{ContentLength, HeaderMapExt};
 use model::SessionId;
 
-use super::body::observed;
+use super::{
+    body::{observed, written},
+    error::{self, ApiError},
+    shared::Shared,
+};
 use crate::{
-    audit::{CannotWrite, Digest, Entry, Hashing},
+    audit::{self, CannotWrite, Digest, Entry, Hashing},
     error::{Error, Result},
     sessions::Sessions,
 };
@@ -63,6 +69,28 @@ pub(super) fn download(
     let is_over = whole == Some(0);
     let mut sent = SentBody { entry: Some(entry), digest: Hashing::default(), whole, is_over };
     Ok(response.map(|body| observed(body, move |piece| sent.add(piece))))
+}
+
+/// All lines of the audit file, the oldest first, for callers who may read it.
+pub(super) async fn file(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+) -> error::Result<Response> {
+    shared.access.permitted(&headers, Right::Audit)?;
+    let Some(path) = &shared.sessions.config().audit_file else {
+        return Err(ApiError::not_found("This server writes no audit file."));
+    };
+    let files = audit::files(path).map_err(|error| {
+        tracing::warn!(%error, "audit file cannot be read");
+        ApiError::not_found("The audit file cannot be read.")
+    })?;
+    let lines = written(async move |mut writer| {
+        for file in files {
+            tokio::io::copy(&mut tokio::fs::File::from_std(file), &mut writer).await?;
+        }
+        Ok(())
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
 /// The part of a download that was sent. The audit line is written when this is dropped, with the body.

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     archive::ArchivedFile,
-    session::{FileReader, Pieces},
+    session::{FileReader, PieceSizes},
     sessions::{ArchivedSession, List, Listing, Open, Sessions},
     signed_urls::{Base, Grant, session_and_signature},
 };
@@ -228,7 +228,7 @@ impl Source {
     fn pieces(
         self,
         range: Range<u64>,
-        pieces: Pieces,
+        pieces: PieceSizes,
     ) -> BoxStream<'static, std::result::Result<Bytes, BoxError>> {
         match self {
             Self::Live(file) => file.range(range, pieces).map_err(BoxError::from).boxed(),

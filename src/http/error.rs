@@ -226,7 +226,7 @@ fn status(error: &Error) -> StatusCode {
         | Error::SessionNotFound(_)
         | Error::SessionEnded { .. }
         | Error::SessionEvicted(_) => StatusCode::NOT_FOUND,
-        Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo { .. } => {
+        Error::FileExists(_) | Error::SessionBusy { .. } | Error::NothingToUndo(_) => {
             StatusCode::CONFLICT
         }
         // No route installs packages.

@@ -55,7 +55,6 @@ use futures::future::OptionFuture;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
-pub use self::limits::Limits;
 use self::{
     access::Access,
     forward::{PeerGate, Peers},
@@ -65,8 +64,9 @@ use self::{
     shared::Shared,
     viewer::Waiters,
 };
+pub use self::{limits::Limits, router::rights};
 use crate::{
-    budget::Budget, request::McpService, session::Pieces, sessions::Sessions,
+    budget::Budget, request::McpService, session::PieceSizes, sessions::Sessions,
     signed_urls::SignedUrls,
 };
 
@@ -163,14 +163,14 @@ impl Listener {
         let engine = config.has_sessions().then(|| sessions.host().backend().clone());
         let shared = Shared {
             hosts: Arc::new(Hosts::new(config, self.address.ip())),
-            access: Access::new(config, urls.clone()),
-            viewers: Access::new(config, urls.clone()),
+            access: Access::new(&sessions, urls.clone()),
+            viewers: Access::new(&sessions, urls.clone()),
             waiters: Arc::new(Waiters::new(self.limits.waiters)),
             urls,
             mcp,
             memory: Budget::new(Limits::share(config)),
             readiness: Readiness::new(engine, self.limits.ready),
-            pieces: Pieces::new(self.limits.large_pieces),
+            pieces: PieceSizes::new(self.limits.large_pieces),
             limits: self.limits,
             peers: Peers::new(config),
             is_for_peers: false,

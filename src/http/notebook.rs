@@ -23,7 +23,7 @@ use super::{
     script::{self, Part},
 };
 use crate::{
-    session::{History, PastRun, Pieces, RunEnd},
+    session::{History, PastRun, PieceSizes, RunEnd},
     sessions::{Open, Sessions},
 };
 
@@ -149,7 +149,7 @@ impl Record {
             return Ok(false);
         }
         writer.write_all(head.as_bytes()).await?;
-        let mut pieces = std::pin::pin!(file.range(0..stamp.size, Pieces::new(0)));
+        let mut pieces = std::pin::pin!(file.range(0..stamp.size, PieceSizes::new(0)));
         let mut rest = vec![];
         while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
             rest.extend_from_slice(&piece);
@@ -192,14 +192,23 @@ impl Record {
 
     /// The remark at the start of the record.
     fn remark(&self) -> String {
-        let mut remark =
-            "Written by llm-sandbox. Programs were processes of their own; cells shared their variables."
-                .to_owned();
-        if self.history.forgotten() > 0 {
-            let _ = write!(remark, " {} earlier runs are not kept.", self.history.forgotten());
-        }
-        remark
+        let continues = self.sessions.get(&self.id).is_some_and(|live| live.continues());
+        remark(continues, self.history.forgotten())
     }
+}
+
+/// The remark at the start of the record of a session that `continues` one from before a restart or from the archive, or
+/// of which this number of runs is no longer stored.
+fn remark(continues: bool, forgotten: usize) -> String {
+    let mut remark =
+        "Written by llm-sandbox. Programs were processes of their own; cells shared their variables."
+            .to_owned();
+    if continues {
+        remark += " Earlier runs are not recorded.";
+    } else if forgotten > 0 {
+        let _ = write!(remark, " {forgotten} earlier runs are not kept.");
+    }
+    remark
 }
 
 /// Pictures that notebooks show, in the order in which they were made.
@@ -291,5 +300,19 @@ fn part(run: &PastRun) -> Part {
         Part::cell(&run.code)
     } else {
         Part::program(&run.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_lacks_earlier_runs_says_so() {
+        assert!(!remark(false, 0).contains("earlier"));
+        assert!(remark(false, 7).ends_with("7 earlier runs are not kept."));
+        for forgotten in [0, 7] {
+            assert!(remark(true, forgotten).ends_with(" Earlier runs are not recorded."));
+        }
     }
 }

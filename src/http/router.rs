@@ -6,9 +6,9 @@ use axum::{
     http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
-    routing::{any, get, post},
+    routing::{MethodRouter, any, delete, get, post, put},
 };
-use config::Config;
+use config::{Config, Right};
 use serde_json::json;
 use tower_http::{
     cors::{AllowOrigin, CorsLayer},
@@ -16,7 +16,7 @@ use tower_http::{
 };
 
 use super::{
-    connections, download,
+    audited, connections, download,
     error::{ApiError, Result, in_messages, reply},
     forward::forward,
     hosts::{self, Refusal},
@@ -27,26 +27,81 @@ use super::{
 };
 use crate::{error::Error, signed_urls::Base};
 
+/// A method of a URL.
+struct Endpoint {
+    method: Method,
+    path: &'static str,
+    /// The right that a caller with a token must have.
+    needs: Option<Right>,
+    handler: MethodRouter<Shared>,
+}
+
+/// Parameters in the query of a URL with which a request is about the sessions of all callers.
+const OF_ALL: [&str; 2] = ["all", "caller"];
+
+/// All endpoints. At MCP's URL, the one for POST answers every method.
+fn endpoints() -> Vec<Endpoint> {
+    use Right::{Audit, Metrics, OwnSessions};
+    let own = Some(OwnSessions);
+    let endpoint = |method, path, needs, handler| Endpoint { method, path, needs, handler };
+    vec![
+        endpoint(Method::GET, "/", None, get(viewer::page)),
+        endpoint(Method::GET, "/sessions", own, get(viewer::list)),
+        endpoint(Method::GET, "/sessions/{session}", own, get(viewer::one)),
+        endpoint(Method::DELETE, "/sessions/{session}", own, delete(viewer::end)),
+        endpoint(Method::POST, "/files", own, post(upload::post)),
+        endpoint(Method::POST, "/files/", own, post(upload::post)),
+        endpoint(Method::GET, "/files/{session}", own, get(download::all)),
+        endpoint(Method::POST, "/files/{session}", own, post(upload::post)),
+        endpoint(Method::GET, "/files/{session}/", own, get(download::all)),
+        endpoint(Method::POST, "/files/{session}/", own, post(upload::post)),
+        endpoint(Method::GET, "/files/{session}/{*path}", own, get(download::one)),
+        endpoint(Method::PUT, "/files/{session}/{*path}", own, put(upload::put)),
+        endpoint(Method::POST, "/files/{session}/{*path}", own, post(upload::post_to)),
+        endpoint(Method::POST, "/mcp", own, any(mcp)),
+        endpoint(Method::POST, "/mcp/", own, any(mcp)),
+        endpoint(Method::GET, "/health", None, get(health)),
+        endpoint(Method::GET, "/ready", None, get(ready)),
+        endpoint(Method::GET, "/metrics", Some(Metrics), get(metrics::read)),
+        endpoint(Method::GET, "/audit", Some(Audit), get(audited::file)),
+    ]
+}
+
+/// The methods and paths of all endpoints, with the right that each needs. With a query, those about sessions have
+/// other endpoints for the sessions of all callers.
+pub fn rights() -> Vec<(Method, String, Option<Right>)> {
+    let plain = endpoints().into_iter().map(|it| (it.method, it.path.to_owned(), it.needs));
+    let all = [(Method::GET, "/sessions?all"), (Method::DELETE, "/sessions/{session}?caller=ann")];
+    let all = all.map(|(method, path)| (method, path.to_owned(), Some(Right::AllSessions)));
+    plain.chain(all).collect()
+}
+
+/// Refuses a request with the token of a caller that does not have the right which the endpoint needs.
+async fn check_role(
+    State((shared, needs)): State<(Shared, Right)>,
+    request: Request,
+    next: Next,
+) -> Result<Response> {
+    let query = request.uri().query().unwrap_or_default();
+    let is_of_all = request.uri().path().starts_with("/sessions")
+        && form_urlencoded::parse(query.as_bytes()).any(|(name, _)| OF_ALL.contains(&&*name));
+    let needs = if is_of_all { Right::AllSessions } else { needs };
+    shared.access.check_role(request.headers(), needs)?;
+    Ok(next.run(request).await)
+}
+
 /// The routes of the server, with their layers.
 pub(super) fn router(shared: Shared) -> Router {
-    let all = get(download::all).post(upload::post);
-    let router = Router::new()
-        .route("/", get(viewer::page))
-        .route("/sessions", get(viewer::list))
-        .route("/sessions/{session}", get(viewer::one).delete(viewer::end))
-        .route("/files", post(upload::post))
-        .route("/files/", post(upload::post))
-        .route("/files/{session}", all.clone())
-        .route("/files/{session}/", all)
-        .route(
-            "/files/{session}/{*path}",
-            get(download::one).put(upload::put).post(upload::post_to),
-        )
-        .route("/mcp", any(mcp))
-        .route("/mcp/", any(mcp))
-        .route("/health", get(health))
-        .route("/ready", get(ready))
-        .route("/metrics", get(metrics::read))
+    let with_check = |Endpoint { path, needs, handler, .. }: Endpoint| match needs {
+        Some(right) => {
+            (path, handler.layer(from_fn_with_state((shared.clone(), right), check_role)))
+        }
+        None => (path, handler),
+    };
+    let router = endpoints()
+        .into_iter()
+        .map(with_check)
+        .fold(Router::new(), |router, (path, handler)| router.route(path, handler))
         .fallback(|| async { ApiError::not_found("There is nothing at this URL.") })
         .method_not_allowed_fallback(|| async {
             let why = "This URL does not allow that method.";

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     budget::{Budget, Lease},
     request::McpService,
-    session::Pieces,
+    session::PieceSizes,
     sessions::Sessions,
     signed_urls::SignedUrls,
 };
@@ -37,7 +37,7 @@ pub(super) struct Shared {
     /// The memory budget of requests: messages, answers, listings.
     pub(super) memory: Budget,
     pub(super) readiness: Readiness,
-    pub(super) pieces: Pieces,
+    pub(super) pieces: PieceSizes,
     pub(super) limits: Limits,
     /// The servers that share callers with this one.
     pub(super) peers: Option<Peers>,

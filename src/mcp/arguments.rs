@@ -144,8 +144,8 @@ impl Arguments {
         }
         if !missing.is_empty() {
             let named = missing.iter().map(|name| match *name {
-                "session_id" => "session_id (from the result of upload_file or run_python)",
-                "run_id" => "run_id (from the result of run_python)",
+                "session_id" => "session_id (from an earlier result)",
+                "run_id" => "run_id (from the result of a run)",
                 "filename" => "filename (such as sales.csv)",
                 name => name,
             });
@@ -369,8 +369,8 @@ mod tests {
         assert_eq!(
             refusal(json!({ "lenght": 1, "colour": 2, "session_id": null })),
             "Unknown arguments: \"colour\", \"lenght\" (did you mean length?). read_file needs \
-             session_id (from the result of upload_file or run_python). read_file takes format, length, \
-             offset, overwrite, path, session_id."
+             session_id (from an earlier result). read_file takes format, length, offset, overwrite, path, \
+             session_id."
         );
         let many: Map<_, _> = (0..600).map(|n| (format!("x\u{1b}{n}"), json!(n))).collect();
         let message = refusal(many.into());

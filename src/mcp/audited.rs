@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use config::Engine;
 use model::SessionId;
 use rmcp::model::{CallToolResponse, ContentBlock, JsonObject, ResourceContents};
 use serde::{Serialize, Serializer};
@@ -149,16 +150,10 @@ pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolRespo
     let Some(entry) = &mut log.audit else { return };
     let record = &mut entry.record;
     if let Some(live) = log.session.as_ref().and_then(|id| call.services.sessions.get(id)) {
-        let limits = live.limits();
         record.image = live.image().as_deref().map(str::to_owned);
         let timeout_s = record.limits.and_then(|limits| limits.timeout_s);
-        record.limits = Some(Limits {
-            memory: limits.memory,
-            cpus: Some(limits.cpus),
-            pids: Some(limits.pids),
-            data: Some(limits.data),
-            timeout_s,
-        });
+        let engine = call.services.sessions.config().engine;
+        record.limits = Some(of_session(&live.limits(), engine, timeout_s));
     }
     let failed;
     let response = match result {
@@ -207,6 +202,19 @@ pub(super) fn limits(memory: u64, timeout: Duration) -> Limits {
     Limits { memory, cpus: None, pids: None, data: None, timeout_s }
 }
 
+/// The limits of a session that apply on this engine.
+fn of_session(limits: &backend::Limits, engine: Engine, timeout_s: Option<f64>) -> Limits {
+    // A sandbox of the embedded engine is one thread.
+    let is_system = engine != Engine::Wasm;
+    Limits {
+        memory: limits.memory,
+        cpus: is_system.then_some(limits.cpus),
+        pids: is_system.then_some(limits.pids),
+        data: Some(limits.data),
+        timeout_s,
+    }
+}
+
 /// Adds the outputs of a program.
 pub(super) fn report(record: &mut Record, report: &RunReport) {
     let outputs = &mut record.outputs;
@@ -216,4 +224,22 @@ pub(super) fn report(record: &mut Record, report: &RunReport) {
     outputs.result = result.map(|result| Digest::of(&result.text));
     let has_files = !report.artifacts.is_empty();
     outputs.artifacts = has_files.then(|| ArtifactList::of(&report.artifacts));
+}
+
+#[cfg(test)]
+mod tests {
+    use config::Config;
+    use model::OwnSettings;
+
+    use super::*;
+
+    #[test]
+    fn only_limits_that_apply_on_the_engine_are_in_a_line() {
+        let limits = Config::default().limits(&OwnSettings::default());
+        let of = |engine| of_session(&limits, engine, None);
+        let (docker, wasm) = (of(Engine::Docker), of(Engine::Wasm));
+        assert!(docker.cpus.is_some() && docker.pids.is_some());
+        assert!(wasm.cpus.is_none() && wasm.pids.is_none());
+        assert_eq!((wasm.memory, wasm.data), (limits.memory, Some(limits.data)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use config::Transport;
+use config::{Toolsets, Transport};
 use hyper::http::request::Parts;
 use model::SessionId;
 use parking_lot::Mutex;
@@ -32,7 +32,7 @@ use crate::{
     progress::Progress,
     request::RequestMemory,
     session::RunReport,
-    sessions::{Opened, Program, Stateless, Which},
+    sessions::{Opened, Program, STATELESS, Stateless, Which, session_name},
     trace::TraceParent,
 };
 
@@ -40,6 +40,8 @@ use crate::{
 pub(super) struct Call {
     /// The services, as the caller sees them.
     pub(super) services: Services,
+    /// The toolsets that the client is offered.
+    pub(super) toolsets: Toolsets,
     pub(super) context: RequestContext<RoleServer>,
     /// The client's answers, if an earlier attempt of this call asked for input.
     pub(super) answers: Option<InputResponses>,
@@ -51,9 +53,6 @@ pub(super) struct Call {
     heard: Mutex<Option<SessionId>>,
 }
 
-/// The `session_id` of a call whose session ends with the call.
-pub(super) const STATELESS: &str = "__stateless__";
-
 /// Time for which a call waits for the cancellation of the run before it. Over HTTP the two are requests on two
 /// connections, and nothing orders them.
 const CANCEL_GRACE: Duration = Duration::from_millis(300);
@@ -64,11 +63,13 @@ const CANCEL_POLL: Duration = Duration::from_millis(20);
 impl Call {
     pub(super) fn new(
         services: Services,
+        toolsets: Toolsets,
         context: RequestContext<RoleServer>,
         answers: Option<InputResponses>,
     ) -> Self {
         Self {
             services,
+            toolsets,
             context,
             answers,
             notes: Mutex::default(),
@@ -405,12 +406,7 @@ pub(super) fn session(id: Option<&str>, log: &mut Log) -> Result<Option<SessionI
 
 /// The session that a call has to name, noted for the log.
 pub(super) fn existing(id: &str, log: &mut Log) -> Result<SessionId> {
-    if id == STATELESS {
-        let why = "A session that ends with its call is of no use here. Leave session_id out, or pass \
-                   that of an earlier result.";
-        return Err(Error::InvalidArgument(why.into()));
-    }
-    let id: SessionId = id.parse()?;
+    let id = session_name(id)?;
     log.session = Some(id.clone());
     Ok(id)
 }

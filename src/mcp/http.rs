@@ -47,7 +47,7 @@ use self::{
     answer::{begin, formed, guarded, is_json},
     eviction::{Open, evicted},
     form::Form,
-    outlived::{Ended, GoingOn, Names},
+    outlived::{Ended, Resuming, SessionNames},
     refused::{explained, invalid, refused},
 };
 use super::{
@@ -83,11 +83,17 @@ struct Inner {
     manager: Arc<LocalSessionManager>,
     sessions: Sessions,
     clients: Mutex<HashMap<Arc<str>, Client>>,
-    names: Names,
-    going_on: Arc<GoingOn>,
+    /// Translates between the names of MCP sessions that clients have and those of rmcp.
+    session_names: SessionNames,
+    /// MCP sessions of an earlier server that rmcp is about to continue.
+    resuming: Arc<Resuming>,
+    /// MCP sessions that have ended here, and must not be continued.
     ended: parking_lot::Mutex<Ended>,
+    /// How long an MCP session may be unused.
     idle: Duration,
+    /// Longest request, in bytes.
     longest: usize,
+    /// Cancelled when the server ends: ends all open streams.
     streams: CancellationToken,
 }
 
@@ -128,14 +134,14 @@ impl Endpoint {
         // A run continues if its client loses the stream, which the client may resume.
         let idle = config.session_ttl + config.exec_timeout;
         let streams = CancellationToken::new();
-        let (names, going_on) = (Names::new(config), Arc::<GoingOn>::default());
+        let (session_names, resuming) = (SessionNames::new(config), Arc::<Resuming>::default());
         let mut settings = StreamableHttpServerConfig::default()
             .with_json_response(true)
             .with_cancellation_token(streams.clone())
             .with_max_request_body_bytes(longest)
             // Host and Origin were checked before, for all URLs alike.
             .disable_allowed_hosts();
-        settings.session_store = Some(going_on.clone());
+        settings.session_store = Some(resuming.clone());
         let service =
             StreamableHttpService::new(move || Ok(server.clone()), manager.clone(), settings);
         Self(Arc::new(Inner {
@@ -143,8 +149,8 @@ impl Endpoint {
             manager,
             sessions,
             clients: Mutex::default(),
-            names,
-            going_on,
+            session_names,
+            resuming,
             ended: parking_lot::Mutex::default(),
             idle,
             longest,
@@ -187,9 +193,9 @@ impl Endpoint {
         }
         let mut request = Request::from_parts(head, body);
         let name: Option<Arc<str>> = session_id(request.headers());
-        let id = name.map(|name| self.0.names.inner(&name, &who));
+        let id = name.map(|name| self.0.session_names.of_server(&name, &who));
         if let Some((id, true)) = &id {
-            self.go_on(id, &who, request.headers());
+            self.resume_mcp_session(id, &who, request.headers());
             let inner = HeaderValue::from_str(id).expect("part of a header's value");
             request.headers_mut().insert(SESSION_ID, inner);
         }
@@ -303,20 +309,20 @@ impl Endpoint {
         }
     }
 
-    /// Continues a session that an earlier server has opened for this caller.
-    fn go_on(&self, id: &Arc<str>, who: &Principal, headers: &HeaderMap) {
+    /// Continues an MCP session that an earlier server has opened for this caller.
+    fn resume_mcp_session(&self, id: &Arc<str>, who: &Principal, headers: &HeaderMap) {
         if self.clients().contains_key(id) || self.0.ended.lock().contains(id) {
             return;
         }
         let version = headers.get(VERSION).and_then(|version| version.to_str().ok());
-        self.0.going_on.begin(id, version);
+        self.0.resuming.begin(id, version);
         self.remember(id.clone(), who.clone());
     }
 
     /// Replaces the name of a session in an answer by the one that its caller has for it.
     fn name<T>(&self, response: &mut Response<T>, who: &Principal) {
         if let Some(id) = session_id(response.headers())
-            && let Ok(name) = HeaderValue::try_from(self.0.names.outer(&id, who))
+            && let Ok(name) = HeaderValue::try_from(self.0.session_names.of_client(&id, who))
         {
             response.headers_mut().insert(SESSION_ID, name);
         }

@@ -101,7 +101,7 @@ impl Language {
             None => None,
         };
         let name = name.or(of_session.as_ref().map(RuntimeName::as_str));
-        Self::chosen(name, &sessions.host().template().await)
+        Self::chosen(name, &sessions.template().await)
     }
 
     /// The language that a caller names, otherwise Python or, without it, the first that there is.

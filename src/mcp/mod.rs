@@ -3,9 +3,9 @@
 //! sessions and roots.
 //!
 //! ```text
-//! stdio, http --> message: limits --> rmcp --> Server::call_tool --> perform --> a tool --> sessions
-//!                                                                     |
-//!                           log line, audit line, metrics, notes <----'
+//! stdio -----------------------> message: limits --> rmcp --> Server::call_tool --> perform --> a tool --> sessions
+//! http --> counted --> respond ---^                                                   |
+//!                                           log line, audit line, metrics, notes <----'
 //! ```
 //!
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
@@ -40,7 +40,7 @@ mod tools;
 use std::panic::AssertUnwindSafe;
 
 use backend::Template;
-use config::{Toolset, Toolsets, Transport};
+use config::{Config, Toolset, Toolsets, Transport};
 use futures::FutureExt;
 use hyper::http::request::Parts;
 use model::text::quoted;
@@ -115,7 +115,7 @@ impl Server {
     /// # Errors
     /// If the URL names an unknown toolset, or has a misspelt parameter.
     fn toolsets(&self, context: &RequestContext<RoleServer>) -> Result<Toolsets, ErrorData> {
-        let all = self.services.sessions.config().toolsets;
+        let all = self.services.seen_by(context).sessions.config().toolsets;
         if let Some(name) = misspelt_in_url(context) {
             // A misspelt parameter `workspace` would silently select another workspace.
             let known = KNOWN_IN_URL.join(", ");
@@ -127,13 +127,25 @@ impl Server {
         all.choose(&names).map_err(refused)
     }
 
+    /// The tools of these toolsets, as `tools/list` lists them for the client.
+    async fn listed(
+        &self,
+        context: &RequestContext<RoleServer>,
+        toolsets: Toolsets,
+    ) -> Vec<rmcp::model::Tool> {
+        let services = self.services.seen_by(context);
+        let template = services.sessions.template().await;
+        let local_files = roots::are_offered(&services, context);
+        self.tools.list(&facts(&services, &template, toolsets, local_files))
+    }
+
     /// The operator's own tools, which change for every client alike, if this client is offered them.
     fn changing(&self, toolsets: Toolsets) -> Option<&OwnTools> {
         self.tools.own().filter(|_| toolsets.has(Toolset::Own))
     }
 
-    fn info(&self, toolsets: Toolsets) -> ServerConfig {
-        let config = self.services.sessions.config();
+    /// The server's answer to a new client whose caller has these settings.
+    fn info(&self, config: &Config, toolsets: Toolsets) -> ServerConfig {
         let mut can = ServerCapabilities::builder().enable_resources().enable_tools().build();
         if let Some(tools) = can.tools.as_mut().filter(|_| self.changing(toolsets).is_some()) {
             tools.list_changed = Some(true);
@@ -181,7 +193,8 @@ const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpair
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        self.info(self.services.sessions.config().toolsets)
+        let config = self.services.sessions.config();
+        self.info(config, config.toolsets)
     }
 
     async fn discover(
@@ -189,7 +202,9 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<DiscoverResult, ErrorData> {
         let versions = self.supported_protocol_versions().into_owned();
-        Ok(DiscoverResult::from_server_info(versions, self.info(self.toolsets(&context)?)))
+        let (services, toolsets) = (self.services.seen_by(&context), self.toolsets(&context)?);
+        let info = self.info(services.sessions.config(), toolsets);
+        Ok(DiscoverResult::from_server_info(versions, info))
     }
 
     /// Tells a client if the list of tools may change: over stdio with the client's roots, and with the operator's own
@@ -201,7 +216,8 @@ impl ServerHandler for Server {
     ) -> Result<InitializeResult, ErrorData> {
         let toolsets = self.toolsets(&context)?;
         let mut hello = self.negotiate_initialize(&request)?;
-        hello.instructions = self.info(toolsets).instructions;
+        let services = self.services.seen_by(&context);
+        hello.instructions = self.info(services.sessions.config(), toolsets).instructions;
         if roots::may_come_and_go(&self.services, &request.capabilities)
             && let Some(tools) = &mut hello.capabilities.tools
         {
@@ -253,15 +269,11 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let toolsets = self.toolsets(&context)?;
-        let template = self.services.sessions.host().template().await;
-        let local_files = roots::are_offered(&self.services, &context);
-        let facts = facts(&self.services, &template, toolsets, local_files);
-        let listed = ListToolsResult::with_all_items(self.tools.list(&facts));
-        // Over stdio the list is the client's own.
-        let scope = match self.services.transport {
-            Transport::Stdio => CacheScope::Private,
-            Transport::Http => CacheScope::Public,
-        };
+        let listed = ListToolsResult::with_all_items(self.listed(&context, toolsets).await);
+        // Over stdio the list is the client's own; with policies, each caller's.
+        let is_own = self.services.transport == Transport::Stdio
+            || self.services.sessions.host().permissions().differ();
+        let scope = if is_own { CacheScope::Private } else { CacheScope::Public };
         // The operator's own tools change while the server runs.
         let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
         Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
@@ -313,7 +325,8 @@ impl ServerHandler for Server {
             self.services.sessions.host().metrics().unknown_tool_called();
             let why = Error::InvalidArgument(String::new()).code();
             self.audit_refused(&context, (UNKNOWN_TOOL, request.arguments), why);
-            let names = self.tools.names(toolsets);
+            let listed = self.listed(&context, toolsets).await;
+            let names: Vec<_> = listed.iter().map(|tool| &*tool.name).collect();
             let why = format!(
                 "There is no tool {} here. The tools are {}.",
                 quoted(&request.name),
@@ -326,7 +339,7 @@ impl ServerHandler for Server {
             return Err(refused);
         }
         let services = self.services.seen_by(&context);
-        let call = Call::new(services, context, request.input_responses);
+        let call = Call::new(services, toolsets, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
         let result = AssertUnwindSafe(perform(&tool, &call, arguments)).catch_unwind().await;
@@ -395,7 +408,7 @@ fn facts<'a>(
     toolsets: Toolsets,
     local_files: bool,
 ) -> ToolFacts<'a> {
-    let packages = if toolsets.has(Toolset::Code) { sessions.host().ecosystems() } else { &[] };
+    let packages = running::packages(sessions, toolsets);
     let (config, transport) = (sessions.config(), *transport);
     ToolFacts { config, transport, toolsets, template, local_files, packages }
 }
@@ -434,7 +447,14 @@ async fn answer(
 ) -> Result<CallToolResponse, Error> {
     let mut response = match tool {
         Offered::BuiltIn(checked) => {
-            let (arguments, notes) = checked.arguments.read(arguments)?;
+            let services = &call.services;
+            let (arguments, notes) = if services.sessions.have_policy() {
+                let template = Template::built_in("");
+                let facts = facts(services, &template, call.toolsets, false);
+                checked.tool.arguments(&facts).read(arguments)?
+            } else {
+                checked.arguments.read(arguments)?
+            };
             call.note_all(notes);
             // Boxed: it has room for the call of the largest tool.
             call_built_in(checked.tool.tool, call, arguments.into(), log).boxed().await?

@@ -3,8 +3,8 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use config::{Config, Transport};
-use model::{Artifact, SessionId, artifact::is_picture, text::human_size};
+use config::{Config, Toolset, Toolsets, Transport};
+use model::{Artifact, SessionId, artifact::is_picture, package::Ecosystem, text::human_size};
 use protocol::message::Names;
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, NotificationMetaObject, ProgressNotificationParam,
@@ -31,6 +31,7 @@ use crate::{
     notes::{Note, Notes},
     progress::Progress,
     session::RunReport,
+    sessions::Sessions,
 };
 
 /// Time before the first report of progress: early enough for a person who waits, late enough that most runs have
@@ -100,6 +101,11 @@ fn told(progress: &Progress, begun: Instant) -> String {
     }
 }
 
+/// The ecosystems of which a client with these toolsets can install packages.
+pub(super) fn packages(sessions: &Sessions, toolsets: Toolsets) -> &'static [Ecosystem] {
+    if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] }
+}
+
 /// The files of a run as its result has them, with the paths that they were exported to.
 pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -> Value {
     let links = call.services.links(id);
@@ -120,7 +126,7 @@ pub(super) async fn artifacts(call: &Call, id: &SessionId, report: &RunReport) -
 }
 
 /// The outputs of a run as fields of its result, which is marked if it lacks files or parts of them. `marks` are the
-/// fields that say that an output was truncated; `is_kept` if `read_output` has all of the outputs.
+/// fields that say that an output was truncated; `is_kept` if the caller has `read_output` for all of the outputs.
 pub(super) fn text_fields<'a>(
     report: &'a RunReport,
     marks: [&'static str; 2],
@@ -158,11 +164,12 @@ pub(super) async fn completed(
     marks: [&'static str; 2],
     inline_images: Option<u64>,
 ) -> CallToolResult {
-    let texts = text_fields(report, marks, true, &mut rendered);
+    let has_read_output = call.toolsets.has(Toolset::Run);
+    let texts = text_fields(report, marks, has_read_output, &mut rendered);
     let mut notes: Notes = call.notes();
     let of_run = report.notes.clone();
     let config = call.services.sessions.config();
-    let ecosystems = call.services.sessions.host().ecosystems();
+    let ecosystems = packages(&call.services.sessions, call.toolsets);
     notes.extend(of_run.where_packages_are(ecosystems, &config.packages));
     notes.add_to(&mut rendered);
     fit(&mut rendered, &texts, Room::new(config, budget::MESSAGE));

@@ -39,8 +39,8 @@ pub enum Advice {
     OutOfMemory,
     /// A program used all memory, in a sandbox where files take no part of it.
     OutOfMemoryOfGuest,
-    /// A program reached its timeout, and its files were rolled back.
-    TooSlowForFiles,
+    /// A program was stopped, and its files were rolled back.
+    FilesRolledBack,
     /// A program tried to start another program or a thread, in a sandbox that has neither.
     NoProcesses,
     /// A program asked for a locale that does not exist.
@@ -61,10 +61,10 @@ impl Advice {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::OtherKind => {
-                "The file is of another kind than its name says: read_artifact tells which."
+                "The file is of another kind than its name says: look at its first bytes."
             }
             Self::OtherEncoding => {
-                "The file is not UTF-8: read_artifact tells what it is and, of a text, its encoding."
+                "The file is not UTF-8: look at its first bytes. A text may need encoding=\"cp1252\" or \"utf-16\"."
             }
             Self::ByteOrderMark => {
                 "The file begins with a byte order mark: read it with encoding=\"utf-8-sig\", or with \"utf-16\" if it is \
@@ -82,8 +82,7 @@ impl Advice {
                 "The file is encrypted with a password: ask for a copy without one, or for the password."
             }
             Self::NoNetwork => {
-                "The sandbox has no network, and trying again will not help. upload_file brings data \
-                 in."
+                "The sandbox has no network, and trying again will not help: data has to be uploaded."
             }
             Self::NoBrowser => {
                 "Charts of Plotly cannot become pictures here: write_html saves one for the person, and \
@@ -96,8 +95,7 @@ impl Advice {
                 "Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."
             }
             Self::ShellLine => {
-                "This is Python, not a notebook or a shell: for commands use execute_code with language bash, or \
-                 subprocess.run."
+                "This is Python, not a notebook or a shell: for commands use subprocess.run."
             }
             Self::MissingFolder => "Make the folder first: os.makedirs(folder, exist_ok=True).",
             Self::TooSlow => {
@@ -114,7 +112,9 @@ impl Advice {
             Self::OutOfMemoryOfGuest => {
                 "Work on less at a time: fewer columns (usecols), or parts of the file (chunksize)."
             }
-            Self::TooSlowForFiles => "Files are as before this call, too: do less in one call.",
+            Self::FilesRolledBack => {
+                "The program was stopped, and its changes to files were undone: do less in one call."
+            }
             Self::NoProcesses => {
                 "Here are no processes, shells or threads, and trying again will not help: do it in one \
                  thread of this program."
@@ -134,7 +134,7 @@ impl Advice {
             }
             Self::NoNode => {
                 "This is QuickJS and not Node: there is no fetch, URL, Buffer, Intl or import, and require has fs, path \
-                 and util only. Use plain JavaScript, or Python."
+                 and util. Use plain JavaScript, or Python."
             }
             Self::NoParquet => {
                 "Parquet needs PyArrow, which is not here: write and read CSV, Excel or SQLite instead."

@@ -345,7 +345,7 @@ fn has_shell_line(stderr: &str, last: &str) -> bool {
 }
 
 /// Errors of resolvers, sockets and libraries without a network.
-const WITHOUT_NETWORK: [&str; 13] = [
+const WITHOUT_NETWORK: [&str; 14] = [
     "Temporary failure in name resolution",
     "Name or service not known",
     "Failed to resolve",
@@ -359,6 +359,7 @@ const WITHOUT_NETWORK: [&str; 13] = [
     "unknown url type: https",
     "Failed to download extension",
     "automatically install the required extension",
+    "there is no network here, so nothing",
 ];
 
 pub(super) fn wants_network(text: &str) -> bool {
@@ -429,7 +430,7 @@ mod tests {
             "ls -la",
             "cd /tmp",
         ] {
-            assert!(told(code)[0].contains("language bash"), "{code}");
+            assert!(told(code)[0].contains("subprocess.run"), "{code}");
         }
         for code in ["find = (", "head [1", "cat: = 1", "print 'x'", "pythonic x", "x = ls -la"] {
             assert_eq!(told(code), Vec::<String>::new(), "{code}");
@@ -511,6 +512,9 @@ mod tests {
         assert!(failed(words)[0].starts_with("The sandbox has no network"));
         assert_eq!(said(Outcome::Ok, [words, ""], &[], Facts::default()).len(), 1);
         assert!(failed("URLError: <urlopen error timed out>").is_empty());
+        let of_pip = ["", "pip: there is no network here, so nothing was installed."];
+        let told = said(Outcome::Ok, of_pip, &[], Facts::default());
+        assert!(told[0].starts_with("The sandbox has no network"), "{told:?}");
     }
 
     #[test]
@@ -543,7 +547,7 @@ mod tests {
         );
         assert!(
             said_of("/tmp/main.py\", line 1", &lacks("node"), Some("node"))[0]
-                .contains("upload_file")
+                .contains("Uploaded files")
         );
         let denied = "PermissionError: [Errno 13] Permission denied: './a.sh'";
         assert!(said_of(SPAWN, denied, None)[0].ends_with("such as [\"sh\", \"./a.sh\"]."));
@@ -577,7 +581,7 @@ mod tests {
         }
         let told =
             failed("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 1: x");
-        assert!(told[0].starts_with("The file is not UTF-8: read_artifact tells"), "{told:?}");
+        assert!(told[0].starts_with("The file is not UTF-8: look at"), "{told:?}");
         for last in [
             "UnicodeDecodeError: 'charmap' codec can't decode byte 0x81 in position 1: x",
             "UnicodeError: UTF-16 stream does not start with BOM",
@@ -594,6 +598,22 @@ mod tests {
         }
         for other in ["ValueError: Excel", "UnicodeDecodeError: 'ascii' codec can't decode byte"] {
             assert!(failed(other).is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn no_note_on_an_error_names_a_tool_that_the_client_may_not_have() {
+        for last in [
+            "ModuleNotFoundError: No module named 'foo'",
+            "gaierror: Temporary failure in name resolution",
+            "zipfile.BadZipFile: File is not a zip file",
+            "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 1: x",
+            "NameError: name 'ls' is not defined",
+        ] {
+            let told = failed(last);
+            let is_tool = |word: &str| word.contains('_') && !word.contains(['.', '=']);
+            assert!(!told.is_empty(), "{last}");
+            assert!(!told.iter().any(|note| note.split(' ').any(is_tool)), "{told:?}");
         }
     }
 

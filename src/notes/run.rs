@@ -65,10 +65,13 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
     let position = position.filter(|it| it.function == "<module>" || is_identifier(&it.function));
     if seen.outcome == Outcome::Timeout {
         notes.extend(position.map(Note::StoodAt));
-        if is_script {
-            let advice = if is_system { Advice::TooSlow } else { Advice::TooSlowForFiles };
-            notes.push(Note::Advice(advice));
+        if is_script && is_system {
+            notes.push(Note::Advice(Advice::TooSlow));
         }
+    }
+    let is_stopped = !matches!(seen.outcome, Outcome::Ok | Outcome::Error);
+    if is_script && !is_system && is_stopped {
+        notes.push(Note::Advice(Advice::FilesRolledBack));
     }
     if seen.outcome == Outcome::Error {
         let starts = starting(stderr, last).is_some();
@@ -379,7 +382,7 @@ pub(super) mod tests {
             told(facts("/Users/me/a.csv", &[])),
             [
                 "There is no \"/Users/me/a.csv\": read and write in /mnt/data. /mnt/data is empty. Uploaded \
-              files are in the session that upload_file named: pass its session_id, or upload them here."
+              files are in the session of their upload: pass its session_id, or upload them here."
             ]
         );
         let makes = |name: &str| told(facts(name, &["raw/w.csv"]))[0].contains("os.makedirs");
@@ -398,12 +401,20 @@ pub(super) mod tests {
 
     #[test]
     fn what_a_stop_leaves_is_told_as_it_is_in_each_world() {
-        let [system, interpreter] = told_apart(Outcome::Timeout, "");
-        assert!(!system[0].contains("Files"), "{system:?}");
-        assert!(interpreter[0].starts_with("Files are as before this call"), "{interpreter:?}");
         let [system, interpreter] = told_apart(Outcome::OutOfMemory, "");
         assert!(system[0].contains("Files in /mnt/data and /tmp take memory"), "{system:?}");
         assert!(!interpreter[0].contains("DuckDB"), "{interpreter:?}");
+    }
+
+    #[test]
+    fn every_program_that_was_stopped_is_told_if_its_files_were_rolled_back() {
+        for outcome in Outcome::ALL {
+            let is_told = told_apart(outcome, "").map(|notes| {
+                notes.iter().any(|it| it.contains("its changes to files were undone"))
+            });
+            let is_stopped = !matches!(outcome, Outcome::Ok | Outcome::Error);
+            assert_eq!(is_told, [false, is_stopped], "{outcome:?}");
+        }
     }
 
     #[test]

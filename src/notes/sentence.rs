@@ -28,8 +28,8 @@ fn missing_file(
     })?;
     if there.is_empty() {
         f.write_str(
-            "/mnt/data is empty. Uploaded files are in the session that upload_file named: pass its \
-             session_id, or upload them here.",
+            "/mnt/data is empty. Uploaded files are in the session of their upload: pass its session_id, or \
+             upload them here.",
         )
     } else {
         write!(f, "/mnt/data has: {}.", List(there, 90))
@@ -79,8 +79,7 @@ impl Display for Instead {
                 return write!(f, ". install_package installs only these: {}.", quoted_within(allowed, 150));
             }
             Self::Libraries => {
-                ", and nothing can be: there is no network. The description of run_python names the libraries that \
-                 are there."
+                ", and nothing can be: there is no network. Use the libraries that are there."
             }
             Self::Modules(World::System) => {
                 ", and nothing can be: there is no network and no npm. Node's own modules are there, such as fs, \

@@ -245,16 +245,15 @@ impl Packages {
             PackageKind::Pure { .. } => preinstalled(template).chain(installed).collect(),
         }
     }
+}
 
-    /// Narrows a request to the versions that are allowed.
-    pub(crate) fn allowed(&self, wanted: Requirement) -> Result<Requirement, Fault> {
-        let allowed = &self.0.allowed;
-        let name = wanted.name().to_owned();
-        allowed.within(wanted).ok_or_else(|| {
-            let why = format!("{name} may not be installed here. These may: {allowed}.");
-            Fault::new(FaultKind::NotAllowed, why)
-        })
-    }
+/// Narrows a request to the versions that are allowed.
+pub(crate) fn allowed(allowed: &Allowed, wanted: Requirement) -> Result<Requirement, Fault> {
+    let name = wanted.name().to_owned();
+    allowed.within(wanted).ok_or_else(|| {
+        let why = format!("{name} may not be installed here. These may: {allowed}.");
+        Fault::new(FaultKind::NotAllowed, why)
+    })
 }
 
 /// Tests whether packages can be fetched with these settings. For each ecosystem, fetches the first package that the

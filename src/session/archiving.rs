@@ -140,7 +140,7 @@ pub(super) struct Ending {
     begun: Instant,
     wants_state: bool,
     /// Held until the save is over: calls for the session wait for it.
-    saving: Saving,
+    _saving: Saving,
 }
 
 /// Begins to save a session, if it is saved when it ends for this reason. Must be called before its name is free.
@@ -201,7 +201,7 @@ pub(super) async fn save(
         }
     }
     .await;
-    Some(Ending { save, begun, wants_state, saving })
+    Some(Ending { save, begun, wants_state, _saving: saving })
 }
 
 impl Ending {
@@ -210,21 +210,18 @@ impl Ending {
         self.wants_state && self.save.is_ok()
     }
 
-    /// Deletes the session's data, because the session was closed meanwhile. Calls for the session wait until the
-    /// result is dropped.
-    pub(super) async fn forget(self, setup: &Setup) -> Saving {
+    /// Deletes the session's data, because the session was closed meanwhile.
+    pub(super) async fn forget(self, setup: &Setup) {
         if let Ok(save) = self.save {
             save.give_up().await;
         }
         forget(setup).await;
-        self.saving
     }
 
-    /// Saves the state that the ended sandbox has left, and commits the save. Calls for the session wait until the
-    /// result is dropped.
-    pub(super) async fn finish(self, setup: &Setup) -> Saving {
-        let Self { save, begun, wants_state, saving } = self;
-        let Some(archiving) = &setup.archiving else { return saving };
+    /// Saves the state that the ended sandbox has left, and commits the save.
+    pub(super) async fn finish(self, setup: &Setup) {
+        let Self { save, begun, wants_state, _saving } = self;
+        let Some(archiving) = &setup.archiving else { return };
         let done = async {
             let mut save = save?;
             if wants_state
@@ -280,7 +277,6 @@ impl Ending {
                 tracing::error!(session_id = %id, %error, took_ms, "failed to archive the session");
             }
         }
-        saving
     }
 }
 

@@ -191,6 +191,13 @@ impl Handle {
             .unwrap_or(Timestamp::MAX)
     }
 
+    /// When the session was last used.
+    pub(crate) fn used(&self) -> Timestamp {
+        let idle = self.idle_for(Instant::now()).unwrap_or_default();
+        let idle = SignedDuration::try_from(idle).unwrap_or(SignedDuration::MAX);
+        Timestamp::now().saturating_sub(idle).unwrap_or(Timestamp::MIN)
+    }
+
     /// How long the session has been unused; `None` while it is in use.
     pub(crate) fn idle_for(&self, now: Instant) -> Option<Duration> {
         self.usage.idle_for(now)

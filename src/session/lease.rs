@@ -2,14 +2,17 @@
 
 use std::{fmt, sync::Arc};
 
+use model::SessionKey;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::events::EndReason;
+use crate::marks::Mark;
 
 /// The issuer of leases, which is notified of their end. Sessions are identified by their number.
 pub(crate) trait Lessor: Send + Sync {
-    /// The session can no longer be reached: its name is free. `why` is `None` if it has never started.
-    fn name_released(&self, number: u64, why: Option<EndReason>);
+    /// The session can no longer be reached: its name is free. `why` is `None` if it has never started. The next session
+    /// of the name starts when the returned mark is dropped.
+    fn name_released(&self, number: u64, why: Option<EndReason>) -> Option<Mark<SessionKey>>;
 
     /// The session's permit is free.
     fn permit_freed(&self, number: u64);
@@ -26,6 +29,8 @@ pub(crate) struct Lease {
     has_name: bool,
     started: bool,
     permit: Option<OwnedSemaphorePermit>,
+    /// From the release of the name until the session has left nothing that another one could begin with.
+    ending: Option<Mark<SessionKey>>,
 }
 
 impl Lease {
@@ -35,7 +40,7 @@ impl Lease {
         number: u64,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        Self { lessor, number, has_name: true, started: false, permit }
+        Self { lessor, number, has_name: true, started: false, permit, ending: None }
     }
 
     /// Records that the session has a sandbox.
@@ -43,10 +48,12 @@ impl Lease {
         self.started = true;
     }
 
-    /// Makes the session unreachable, so that its name is free.
+    /// Makes the session unreachable, so that its name is free. If the session may leave state, calls for the name wait
+    /// until the lease is dropped.
     pub(super) fn release_name(&mut self, why: EndReason) {
         if std::mem::take(&mut self.has_name) {
-            self.lessor.name_released(self.number, Some(why).filter(|_| self.started));
+            let why = Some(why).filter(|_| self.started);
+            self.ending = self.lessor.name_released(self.number, why);
         }
     }
 

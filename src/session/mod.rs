@@ -42,6 +42,6 @@ pub(crate) mod view;
 pub use self::{
     history::{History, PastCell, PastRun, RunEnd},
     phase::Phase,
-    reader::{FileReader, Pieces, ReadError},
+    reader::{FileReader, PieceSizes, ReadError},
     report::{CellReport, RunReport},
 };

@@ -35,10 +35,11 @@ pub enum ReadError {
     Changed,
 }
 
-/// Limits the memory of all streams that share it. A piece stays in memory until its reader takes it, so only a limited
-/// number are large; the others are small, and no stream ever waits for a slower one.
+/// Chooses the size of the next piece of a stream: 1 MiB while fewer than `large` such pieces of all streams that share
+/// this are in memory, otherwise 64 KiB. A piece stays in memory until its reader takes it: this limits the memory of
+/// all streams, and no stream waits for a slower one.
 #[derive(Debug, Clone)]
-pub struct Pieces(Arc<Semaphore>);
+pub struct PieceSizes(Arc<Semaphore>);
 
 /// Bytes of a piece if many are in memory. With much smaller pieces, the round trip to the sandbox costs more than the
 /// bytes.
@@ -53,7 +54,7 @@ impl AsRef<[u8]> for Large {
     }
 }
 
-impl Pieces {
+impl PieceSizes {
     /// At most `large` pieces of 1 MiB at a time, and besides them 64 KiB for each stream.
     pub fn new(large: usize) -> Self {
         Self(Arc::new(Semaphore::new(large)))
@@ -85,14 +86,14 @@ impl FileReader {
     /// The whole file, a piece at a time.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
         let all = 0..self.stamp.size;
-        self.range(all, Pieces::new(1))
+        self.range(all, PieceSizes::new(1))
     }
 
     /// A range of the file, which must exist, a piece at a time.
     pub fn range(
         self,
         range: Range<u64>,
-        pieces: Pieces,
+        pieces: PieceSizes,
     ) -> impl Stream<Item = Result<Bytes, ReadError>> + Send {
         let start = (self, pieces, range);
         futures::stream::try_unfold(start, |(file, pieces, left)| async move {

@@ -22,7 +22,7 @@ struct Seen {
     readers: usize,
     /// When the last reader was dropped.
     read: Option<Instant>,
-    /// Bytes of memory that the session uses while it hibernates without a permit; `None` if it has one.
+    /// Memory in bytes of a hibernating session that has given up its place; `None` if it has a place.
     resting: Option<u64>,
 }
 
@@ -59,13 +59,14 @@ impl Usage {
         self.idle_since().map(|since| now.saturating_duration_since(since))
     }
 
-    /// Records that the session hibernates without a permit and uses this much memory (0 without a sandbox); `None` if
-    /// it has a permit again.
+    /// Records that the session hibernates, has given up its place, and uses this many bytes of memory (0 without a
+    /// sandbox); `None` if it has a place again.
     pub(crate) fn set_resting(&self, bytes: Option<u64>) {
         self.lock().resting = bytes;
     }
 
-    /// Bytes of memory that the session uses, if it hibernates without a permit: it needs one before it is used again.
+    /// Memory in bytes of the session, if it hibernates and has given up its place: it needs a place before it is used
+    /// again.
     pub(crate) fn resting(&self) -> Option<u64> {
         self.lock().resting
     }

@@ -121,7 +121,8 @@ pub(super) async fn once(sessions: &Sessions) {
         return;
     }
     let Some(resumable) = host.backend.abilities().resumable else { return };
-    let own_too = host.callers.as_ref().is_some_and(|it| it.has_let_go_within(host.config.hold));
+    let own_too =
+        host.callers.as_ref().is_some_and(|it| it.has_handed_over_within(host.config.hold));
     let orphans = match resumable.orphans(own_too).await {
         Ok(orphans) => orphans,
         Err(error) => return tracing::debug!(%error, "failed to list the resumable sandboxes"),

@@ -63,21 +63,6 @@ impl<'a> ArchivedSessions<'a> {
         Self { sessions, archive }
     }
 
-    /// Waits until the session that the call means is saved, if it is being saved: until then it is neither live nor in
-    /// the archive.
-    pub(super) async fn wait_until_saved(&self, which: &Which) {
-        let caller = &self.sessions.caller;
-        let key = match which {
-            Which::Named(id) => SessionKey::of(caller, id),
-            Which::Automatic(workspace) => match workspace.id().key(caller) {
-                Some(key) => key,
-                None => return,
-            },
-            Which::New | Which::Stateless(_) => return,
-        };
-        self.archive.saved(&key).await;
-    }
-
     /// The archive's answer for the session that the call means, which is not live. The registry is not locked
     /// meanwhile.
     ///

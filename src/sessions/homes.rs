@@ -60,15 +60,22 @@ pub(super) struct Callers {
     /// Callers that were taken, some of whose sessions may not be here yet.
     settling: Mutex<HashMap<CallerKey, Instant>>,
     used: Mutex<HashMap<CallerKey, Instant>>,
-    /// When this server last left sessions, which another server may not have taken over yet.
-    let_go: Mutex<Option<Instant>>,
+    /// Time of the last handover of sessions to another server, which may not have taken them over yet.
+    handed_over_at: Mutex<Option<Instant>>,
 }
 
 impl Callers {
     /// Starts without known callers. All servers share the secret.
     pub(super) fn new(secret: ServerKey) -> Self {
         let (turns, settling, used) = Default::default();
-        Self { proof: Proof::of(&secret), secret, turns, settling, used, let_go: Mutex::default() }
+        Self {
+            proof: Proof::of(&secret),
+            secret,
+            turns,
+            settling,
+            used,
+            handed_over_at: Mutex::default(),
+        }
     }
 
     /// The key of this caller among the servers.
@@ -80,11 +87,11 @@ impl Callers {
         !self.settling.lock().contains_key(caller)
     }
 
-    /// Whether this server left sessions within this time. They wait for a server to take them over, which may be this
-    /// one.
-    pub(super) fn has_let_go_within(&self, hold: Duration) -> bool {
-        let let_go = *self.let_go.lock();
-        let_go.is_some_and(|at| at.elapsed() < hold)
+    /// Whether this server handed sessions over within this time. They wait for a server to take them over, which may be
+    /// this one.
+    pub(super) fn has_handed_over_within(&self, hold: Duration) -> bool {
+        let handed_over_at = *self.handed_over_at.lock();
+        handed_over_at.is_some_and(|at| at.elapsed() < hold)
     }
 }
 
@@ -278,7 +285,7 @@ impl<'a> SharedCallers<'a> {
     /// Leaves the sessions of a caller that is no longer at home here to the caller's new server.
     fn let_go(&self, caller: &CallerKey) {
         tracing::info!("left a caller's sessions to another server");
-        *self.callers.let_go.lock() = Some(Instant::now());
+        *self.callers.handed_over_at.lock() = Some(Instant::now());
         let registry = self.sessions.host.registry();
         for principal in registry.callers() {
             if self.callers.key_of(&principal) == *caller {
@@ -306,7 +313,7 @@ impl<'a> SharedCallers<'a> {
         principals.iter().any(|it| self.callers.key_of(it) == *caller)
     }
 
-    /// Releases all callers to the other servers. Their sandboxes were left before.
+    /// Gives up all callers, so that other servers can take them. Their sandboxes have been handed over before.
     pub(crate) async fn leave_all(&self) {
         stream::iter(self.homes.here())
             .for_each_concurrent(AT_ONCE, |caller| async move {

@@ -12,10 +12,7 @@ use std::{
 use backend::{Abilities, Backend, CallerKey, KnownTemplate, Template};
 use config::Config;
 use link::Timing;
-use model::{
-    Principal, WorkspaceId,
-    package::{Ecosystem, Requirement},
-};
+use model::{Principal, SessionKey, WorkspaceId, package::Ecosystem};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Semaphore, watch},
@@ -35,14 +32,19 @@ use super::{
 use crate::{
     archive::Archive,
     audit::Audit,
-    error::Result,
+    error::{Error, Result},
+    marks::{Mark, Marks},
     metrics::Metrics,
     packages::{Packages, disabled, not_with_this_engine},
+    permissions::Permissions,
     session::{Phase, events::EndReason, history::Changes, hold::HoldSettings, lease::Lessor},
 };
 
 /// Interval at which the template is asked for, for readers that do not wait for it.
 const TEMPLATE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Longest time that a call waits for the end of the last session of its name.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Optional parts of a server that its sessions use.
 #[derive(Debug, Clone, Default)]
@@ -57,7 +59,8 @@ pub struct Options {
 
 /// The sessions of all callers, and what they share.
 pub struct Host {
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
+    pub(super) permissions: Permissions,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) template: KnownTemplate,
     pub(super) timing: Timing,
@@ -65,6 +68,8 @@ pub struct Host {
     registry: Mutex<Registry>,
     /// Workspaces for which a session is being opened.
     pub(super) turns: Turns<(Principal, WorkspaceId)>,
+    /// Sessions that end: their names are free, but what they have saved is not removed or archived yet.
+    pub(super) endings: Marks<SessionKey>,
     /// Callers that are shared with other servers; `None` on a single server.
     pub(super) callers: Option<Callers>,
     pub(super) saved_before: SavedBefore,
@@ -92,12 +97,13 @@ pub struct Host {
 impl Host {
     pub(super) fn new(config: Config, backend: Arc<dyn Backend>, options: Options) -> Self {
         let Options { timing, archive, audit } = options;
+        let config = Arc::new(config);
         let Abilities { shared, saved, .. } = backend.abilities();
         let is_shared = shared.is_some();
         let secret = config.server_key.clone().filter(|_| is_shared);
         let kind = config.packages_within().and_then(|_| backend.packages());
         Self {
-            saved_before: saved.map(SavedBefore::read).unwrap_or_default(),
+            saved_before: saved.map(|it| SavedBefore::read(it, &config)).unwrap_or_default(),
             hold: adopt::hold(&config, &*backend),
             callers: secret.map(Callers::new),
             numbers: Numbers::new(config.server_key.is_some(), is_shared),
@@ -106,6 +112,7 @@ impl Host {
             permits: Arc::new(Semaphore::new(config.max_sessions)),
             starts: Arc::new(Semaphore::new(backend.concurrent_starts())),
             template: KnownTemplate::new(backend.clone()),
+            permissions: Permissions::new(config.clone()),
             config,
             backend,
             timing,
@@ -113,6 +120,7 @@ impl Host {
             audit,
             registry: Mutex::default(),
             turns: Turns::default(),
+            endings: Marks::default(),
             not_yet: NotYet::default(),
             changes: Changes::default(),
             pool: Pool::default(),
@@ -129,12 +137,14 @@ impl Host {
         &self.backend
     }
 
-    /// The template of new sandboxes, with the languages that the settings allow. The backend is asked for it at most
-    /// every ten seconds.
-    pub async fn template(&self) -> Template {
-        let mut template = self.template.get().await;
-        template.runtimes.retain(|runtime| self.config.has_language(&runtime.name));
-        template
+    /// The template of new sandboxes. The backend is asked for it at most every ten seconds.
+    pub(crate) async fn template(&self) -> Template {
+        self.template.get().await
+    }
+
+    /// The permissions of callers.
+    pub(crate) fn permissions(&self) -> &Permissions {
+        &self.permissions
     }
 
     /// Keeps the template known to readers that do not wait for it. Runs forever.
@@ -156,7 +166,7 @@ impl Host {
     }
 
     /// The ecosystems from which packages can be installed.
-    pub fn ecosystems(&self) -> &'static [Ecosystem] {
+    pub(super) fn ecosystems(&self) -> &'static [Ecosystem] {
         self.packages.as_ref().map_or(&[], Packages::ecosystems)
     }
 
@@ -171,14 +181,6 @@ impl Host {
             None => disabled(),
         };
         Ok(self.packages.as_ref().filter(takes).ok_or_else(none)?)
-    }
-
-    /// Checks that a package may be requested.
-    ///
-    /// # Errors
-    /// If packages are disabled or not supported by the engine, or this one is not allowed.
-    pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
-        Ok(self.packages(wanted.ecosystem())?.allowed(wanted)?)
     }
 
     /// The number of sessions of all callers.
@@ -241,16 +243,43 @@ impl Host {
         }
     }
 
+    /// Marks a session as ending, if another session of its name could begin with what it has saved: sessions of the
+    /// name start only when the mark is dropped.
+    pub(super) fn mark_ending(&self, key: SessionKey) -> Option<Mark<SessionKey>> {
+        let is_saved = self.archive.is_some() || self.backend.abilities().saved.is_some();
+        is_saved.then(|| self.endings.mark(key))
+    }
+
+    /// Waits until no session with this key is ending, or this server ends.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub(super) async fn ended(&self, key: &SessionKey) -> Result<()> {
+        let ended = timeout(ENDING_TIMEOUT, self.endings.cleared(key));
+        match self.shutdown.run_until_cancelled(ended).await {
+            Some(Err(_)) => {
+                let why = "The last session of this name has not ended yet. Try again in a minute.";
+                Err(Error::SandboxUnavailable(why.into()))
+            }
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock()
     }
 }
 
 impl Lessor for Host {
-    fn name_released(&self, number: u64, why: Option<EndReason>) {
-        self.registry().remove(number, why);
+    fn name_released(&self, number: u64, why: Option<EndReason>) -> Option<Mark<SessionKey>> {
+        let mut registry = self.registry();
+        let removed = registry.remove(number, why);
+        // Before another call can find the name free.
+        let ending = removed.and_then(|key| self.mark_ending(key));
+        drop(registry);
         self.changes.tell();
         self.pool.forget(number);
+        ending
     }
 
     fn permit_freed(&self, number: u64) {

@@ -29,6 +29,10 @@ pub struct SessionInfo {
     pub number: u64,
     /// When a caller asked for the session.
     pub since: Timestamp,
+    /// When the session was last used.
+    pub used: Timestamp,
+    /// The limits of the session's sandbox.
+    pub limits: Limits,
     /// When the session expires if it is not used until then.
     pub expires: Timestamp,
     /// The session's runs and uploads so far, and its present phase.
@@ -50,12 +54,19 @@ impl<'a> Live<'a> {
         self.handle.is_stateless
     }
 
+    /// Whether the session continues one from before a restart or from the archive. Its earlier runs are not recorded.
+    pub(crate) fn continues(&self) -> bool {
+        self.handle.origin.continues()
+    }
+
     /// The session's state.
     pub fn info(&self) -> SessionInfo {
         SessionInfo {
             id: self.handle.id.clone(),
             number: self.number(),
             since: self.handle.since,
+            used: self.handle.used(),
+            limits: self.limits(),
             expires: self.handle.expires(),
             history: self.handle.history.borrow().clone(),
         }
@@ -76,7 +87,7 @@ impl<'a> Live<'a> {
 
     /// The limits of the session's sandbox.
     pub(crate) fn limits(&self) -> Limits {
-        self.sessions.config().limits(&self.handle.own)
+        self.sessions.host.config.limits(&self.handle.own)
     }
 
     /// The note for the session's caller, if the session was restored.

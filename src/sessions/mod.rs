@@ -46,13 +46,19 @@ mod workspaces;
 
 use std::sync::Arc;
 
-use backend::Backend;
+use backend::{Backend, Template};
 use config::Config;
-use model::{OwnSettings, Principal, SessionId, package::Requirement};
+use model::{
+    OwnSettings, Principal, SessionId, SessionKey,
+    package::{Ecosystem, Requirement},
+};
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::sync::watch;
 
-pub(crate) use self::archived::ArchivedSession;
+pub(crate) use self::{
+    archived::ArchivedSession,
+    stateless::{STATELESS, session_name},
+};
 use self::{archived::ArchivedSessions, homes::SharedCallers, open::Opening, saved::SavedSessions};
 pub use self::{
     cancel::CancelOutcome,
@@ -78,6 +84,7 @@ pub use crate::{
 };
 use crate::{
     error::{Error, Result},
+    packages::{allowed, disabled},
     session::{RunReport, command::Command, handle::Handle},
 };
 
@@ -86,6 +93,8 @@ use crate::{
 pub struct Sessions {
     host: Arc<Host>,
     caller: Principal,
+    /// The settings that hold for the caller.
+    config: Arc<Config>,
     /// If set, only the session with this number is visible.
     only: Option<u64>,
 }
@@ -94,13 +103,14 @@ impl Sessions {
     /// No sessions yet, as the local caller sees them.
     pub fn new(config: Config, backend: Arc<dyn Backend>, options: Options) -> Self {
         let host = Arc::new(Host::new(config, backend, options));
-        Self { host, caller: Principal::local(), only: None }
+        Self { config: host.config.clone(), host, caller: Principal::local(), only: None }
     }
 
     /// The sessions as another caller sees them.
     #[must_use]
     pub fn seen_by(&self, caller: Principal) -> Self {
-        Self { host: self.host.clone(), caller, only: None }
+        let config = self.host.permissions.settings(&caller);
+        Self { host: self.host.clone(), config, caller, only: None }
     }
 
     /// Restricts the view to the session with this number: later sessions of its name are hidden.
@@ -129,9 +139,38 @@ impl Sessions {
         &self.caller
     }
 
-    /// The settings of the sessions.
+    /// The settings that hold for the caller.
     pub fn config(&self) -> &Config {
-        &self.host.config
+        &self.config
+    }
+
+    /// Whether the caller has a policy, with settings that are not the server's.
+    pub(crate) fn have_policy(&self) -> bool {
+        !Arc::ptr_eq(&self.config, &self.host.config)
+    }
+
+    /// The template of new sandboxes, with the languages that the caller may use.
+    pub async fn template(&self) -> Template {
+        let mut template = self.host.template().await;
+        template.runtimes.retain(|runtime| self.config.has_language(&runtime.name));
+        template
+    }
+
+    /// The ecosystems from which the caller can install packages.
+    pub fn ecosystems(&self) -> &'static [Ecosystem] {
+        if self.config.packages_within().is_some() { self.host.ecosystems() } else { &[] }
+    }
+
+    /// Checks that the caller may install a package.
+    ///
+    /// # Errors
+    /// If packages are disabled or not supported by the engine, or this one is not allowed.
+    pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
+        if self.config.packages_within().is_none() {
+            return Err(disabled().into());
+        }
+        self.host.packages(wanted.ecosystem())?;
+        Ok(allowed(&self.config.packages, wanted)?)
     }
 
     /// The sessions of all callers.
@@ -216,12 +255,12 @@ impl Sessions {
     }
 
     /// Starts a session with this name, or with a generated one, and with settings of its own. Its sandbox has started
-    /// when this returns. Settings above the server's maxima count as those.
+    /// when this returns. Settings above the caller's maxima count as those.
     ///
     /// # Errors
     /// If the caller has a session of this name already, or a limit of sessions is reached.
     pub async fn create(&self, id: Option<SessionId>, own: OwnSettings) -> Result<SessionInfo> {
-        let opening = Opening::new(self, Which::from(id)).with(self.config().own(own));
+        let opening = Opening::new(self, Which::from(id)).with(own);
         let (Opened { id, is_new, .. }, there) =
             opening.ask(|reply| Command::Touch { reply }).await;
         there?;
@@ -268,6 +307,8 @@ impl Sessions {
     /// # Errors
     /// If there is no such session, or it died meanwhile.
     pub async fn close(&self, id: &SessionId) -> Result<()> {
+        // The next session of the name starts after everything of this one is deleted.
+        let _ending = self.host.mark_ending(SessionKey::of(&self.caller, id));
         let found = self.find(id);
         let may_be_archived =
             found.as_ref().is_none_or(|it| it.origin.continues() || it.archived.may_be);
@@ -314,6 +355,20 @@ impl Sessions {
         drop(registry);
         names.sort_unstable();
         names
+    }
+
+    /// The live sessions of all callers, by caller and name.
+    pub(crate) fn all(&self) -> Vec<(Principal, SessionInfo)> {
+        let mut callers: Vec<_> = self.host.registry().callers().collect();
+        callers.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        callers.dedup();
+        let of = |caller: Principal| {
+            let sessions = self.seen_by(caller.clone());
+            let names = sessions.names();
+            let infos = names.iter().filter_map(|id| Some(sessions.get(id)?.info()));
+            infos.map(|info| (caller.clone(), info)).collect::<Vec<_>>()
+        };
+        callers.into_iter().flat_map(of).collect()
     }
 
     /// The language of cells that name none, in the caller's session of this name, if it was created with one. The

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use config::{Config, server_key::ServerKey};
+
 /// Bits of a random number. Among a hundred thousand sessions the chance that two have the same number is one in fifty
 /// thousand, and a URL is bound to the session's name as well.
 const RANDOM_BITS: u32 = 48;
@@ -38,6 +40,11 @@ impl Numbers {
             }
         }
     }
+}
+
+/// Identifies the servers among which numbers are valid that a later server reads; `None` if URLs end with this server.
+pub(super) fn valid_for(config: &Config) -> Option<String> {
+    config.server_key.as_ref().map(ServerKey::fingerprint)
 }
 
 /// The number with its caller's bits before it, if it has none yet. A number of a server that shared no callers stays

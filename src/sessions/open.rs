@@ -1,7 +1,7 @@
 //! From a call to a session: finds the session that the call means, or starts it.
 
 use jiff::Timestamp;
-use model::{OwnSettings, SessionId, SessionRecord, WorkspaceId};
+use model::{OwnSettings, SessionId, SessionKey, SessionRecord, WorkspaceId};
 use tokio::sync::oneshot;
 
 use super::{
@@ -35,11 +35,16 @@ pub(super) struct Opening<'a> {
 enum NotOpened {
     /// A limit of sessions is reached.
     Full(Full),
+    /// The last session with this key has not ended yet.
+    Ending(SessionKey),
     Other(Error),
 }
 
 /// The caller's session of this name. If it is not live, it resumes or is restored first.
 pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle> {
+    if sessions.find(id).is_none() {
+        sessions.host.ended(&SessionKey::of(&sessions.caller, id)).await?;
+    }
     if let Some(handle) = sessions.find(id) {
         // The session has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
         if handle.usage.resting() == Some(0) {
@@ -90,12 +95,13 @@ pub(super) fn find_workspace(
 
 impl<'a> Opening<'a> {
     pub(super) fn new(sessions: &'a Sessions, which: Which) -> Self {
-        Self { sessions, which, own: OwnSettings::default() }
+        Self { sessions, which, own: OwnSettings::default() }.with(OwnSettings::default())
     }
 
-    /// Sets the settings of a session that is started.
-    pub(super) fn with(self, own: OwnSettings) -> Self {
-        Self { own, ..self }
+    /// Sets the settings that a call asks for, for a session that is started.
+    pub(super) fn with(self, asked: OwnSettings) -> Self {
+        let Sessions { host, config, .. } = self.sessions;
+        Self { own: host.config.own(config, &asked), ..self }
     }
 
     /// Opens the session, sends it a command and waits for the answer.
@@ -147,10 +153,6 @@ impl<'a> Opening<'a> {
         if !matches!(self.which, Which::New | Which::Stateless(_)) {
             adopt::wait_for_orphans(host, || self.is_missing()).await;
         }
-        if let Some(archived) = self.sessions.archived() {
-            // Boxed: rare, and much larger than what every other call waits for.
-            Box::pin(archived.wait_until_saved(&self.which)).await;
-        }
         let mut restore = Box::pin(self.restorable()).await?;
         let mut room = Room::new(self.sessions);
         loop {
@@ -164,6 +166,10 @@ impl<'a> Opening<'a> {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened::Other(error)) => return Err(error),
                 Err(NotOpened::Full(full)) => room.make(full).await?,
+                Err(NotOpened::Ending(key)) => {
+                    host.ended(&key).await?;
+                    restore = Box::pin(self.restorable()).await?;
+                }
             }
         }
     }
@@ -282,6 +288,11 @@ impl<'a> Opening<'a> {
             let why = "The server is shutting down. Try again later.";
             return Err(NotOpened::Other(Error::SandboxUnavailable(why.into())));
         }
+        let id = self.id_of_new(restore.as_ref());
+        let key = SessionKey::of(caller, &id);
+        if host.endings.has(&key) {
+            return Err(NotOpened::Ending(key));
+        }
         if !room::has_quota(sessions, &registry) {
             // If the caller's limit is not below the server's, the server's limit is reported.
             let is_own = config.max_sessions_per_client < config.max_sessions;
@@ -289,7 +300,7 @@ impl<'a> Opening<'a> {
         }
         let permit = room.permit().ok_or(NotOpened::Full(Full::Server))?;
         let new =
-            NewSession { permit: Some(permit), ..self.new_session(&registry, restore.take()) };
+            NewSession { permit: Some(permit), ..self.new_session(&registry, id, restore.take()) };
         let handle = new.spawn(host);
         let opened = self.register(&mut registry, &handle);
         drop(registry);
@@ -297,27 +308,36 @@ impl<'a> Opening<'a> {
         Ok((opened, handle))
     }
 
-    /// The session that is started for the call: woken from the state folder, restored from the archive, or new.
-    fn new_session(&self, registry: &Registry, restore: Option<Restore>) -> NewSession {
-        let (sessions, host) = (self.sessions, &self.sessions.host);
-        let saved = sessions.saved().filter(|_| self.is_saved());
+    /// The name of the session that is started for the call.
+    fn id_of_new(&self, restore: Option<&Restore>) -> SessionId {
         let id = match &self.which {
             Which::Named(id) => Some(id.clone()),
             Which::Automatic(workspace) => {
-                let saved = saved.and_then(|saved| saved.of_workspace(workspace));
-                saved.or_else(|| restore.as_ref()?.session().cloned())
+                let saved = self.sessions.saved().and_then(|saved| saved.of_workspace(workspace));
+                saved.or_else(|| restore?.session().cloned())
             }
-            _ => None,
+            Which::New | Which::Stateless(_) => None,
         };
-        let id = id.unwrap_or_else(SessionId::mint);
+        id.unwrap_or_else(SessionId::mint)
+    }
+
+    /// The session that is started for the call: woken from the state folder, restored from the archive, or new.
+    fn new_session(
+        &self,
+        registry: &Registry,
+        id: SessionId,
+        restore: Option<Restore>,
+    ) -> NewSession {
+        let (sessions, host) = (self.sessions, &self.sessions.host);
+        let saved = sessions.saved().filter(|_| self.is_saved());
         let (mut own, mut workspace, mut number) = (self.own.clone(), None, None);
-        let mut restore = restore;
+        let (mut restore, mut since) = (restore, None);
         let origin = if let Some(saved) = saved.filter(|saved| saved.has(&id)) {
             restore = None;
-            // Its URLs stay valid.
-            number = saved.number(&id).filter(|number| !registry.has_number(*number));
             if let Some(record) = saved.record(&id) {
-                (own, workspace) = (record.own, record.workspace);
+                (own, workspace, since) = (record.own, record.workspace, record.since);
+                // Its URLs stay valid.
+                number = record.number;
             }
             Origin::Woken
         } else if let Some(Restore::From(_, manifest)) = &restore {
@@ -335,13 +355,15 @@ impl<'a> Opening<'a> {
             }
             Origin::New
         };
+        let number = number.filter(|number| !registry.has_number(*number));
         let number = number.unwrap_or_else(|| host.numbers.next());
+        let record = self.record(id.clone(), number, own.clone(), workspace);
         NewSession {
             number,
             origin,
             permit: None,
             caller: host.caller_key(&sessions.caller),
-            record: self.record(id.clone(), number, own.clone(), workspace),
+            record: record.map(|new| SessionRecord { since: since.unwrap_or(new.since), ..new }),
             saved_as: saved.map(|saved| saved.key(&id)),
             restore,
             own,
@@ -378,9 +400,8 @@ impl<'a> Opening<'a> {
         registry.insert(caller, handle.clone());
         if let Some(record) = handle.record.get() {
             adopt::store(&self.sessions.host, record, handle);
-            if handle.origin != Origin::Woken
-                && let Some(saved) = self.sessions.saved()
-            {
+            // For a woken session, too: its number may be new.
+            if let Some(saved) = self.sessions.saved() {
                 saved.store(record);
             }
         }

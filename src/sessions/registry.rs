@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Lost, LostReason, Principal, SessionId, WorkspaceId};
+use model::{Lost, LostReason, Principal, SessionId, SessionKey, WorkspaceId};
 
 use super::{
     gone::{FoundBy, Gone},
@@ -68,8 +68,10 @@ impl Registry {
     }
 
     /// Removes the session with this number, of any caller, and records why it ended, unless it has never started.
-    pub(super) fn remove(&mut self, number: u64, why: Option<EndReason>) {
+    /// Returns the session's key; `None` if it is not registered.
+    pub(super) fn remove(&mut self, number: u64, why: Option<EndReason>) -> Option<SessionKey> {
         let ended = self.live.extract_if(|_, handle| handle.number == number).next();
+        let key = ended.as_ref().map(|(Key { caller, id }, _)| SessionKey::of(caller, id));
         let lost = ended.and_then(|(Key { caller, id }, handle)| {
             let runs = handle.history.borrow().clone();
             self.gone.note_runs(&caller, runs.runs().map(|run| run.run_id.clone()));
@@ -78,6 +80,7 @@ impl Registry {
             Some(lost)
         });
         self.unbind(number, lost.as_ref());
+        key
     }
 
     /// Releases the workspace of the session with this number.

@@ -2,9 +2,29 @@
 
 use std::sync::Arc;
 
+use model::SessionId;
 use parking_lot::Mutex;
 
-use crate::session::handle::Handle;
+use crate::{
+    error::{Error, Result},
+    session::handle::Handle,
+};
+
+/// In place of a session's name: a session that ends with its call. No other session can have this name.
+pub(crate) const STATELESS: &str = "__stateless__";
+
+/// Parses the name of a session that a request uses or starts, and that does not end with the request.
+///
+/// # Errors
+/// If no such session can have the name.
+pub(crate) fn session_name(name: &str) -> Result<SessionId> {
+    if name == STATELESS {
+        let why = "A session that ends with its call is of no use here. Leave session_id out, or pass \
+                   that of an earlier result.";
+        return Err(Error::InvalidArgument(why.into()));
+    }
+    Ok(name.parse()?)
+}
 
 /// Ends the session that was started for a call: on request or, at the latest, when the last clone is dropped.
 #[derive(Debug, Clone, Default)]

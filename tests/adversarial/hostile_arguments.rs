@@ -213,7 +213,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
             return Some(if is_positive { "nothing_to_undo" } else { "invalid_argument" });
         }
         "offset" | "length" | "inline_images" | "timeout_s" | "timeout" | "memory_limit_mb"
-        | "timeout_seconds" => {
+        | "disk_limit_mb" | "timeout_seconds" => {
             let number = value.as_str().and_then(|text| says(text).parse().ok());
             let fits = number.or(value.as_f64()).is_some_and(is_whole);
             return (!fits).then_some("invalid_argument");

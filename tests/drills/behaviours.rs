@@ -241,15 +241,19 @@ fn sessions() -> Vec<Behaviour> {
         call(45, "starts one session too many", "run_python", json!({ "code": "print(1)" }))
             .at(Place::Full)
             .after("run_python", json!({ "code": "print(1)", "session_id": "first" }))
-            .says(["error: max_sessions", "close_session", "Your sessions: first (idle"])
+            .says([
+                "error: max_sessions",
+                "Close an existing session",
+                "Your sessions: first (idle",
+            ])
             .at_most(130),
     ]
 }
 
 /// Libraries that are not installed, and network access.
 fn libraries() -> Vec<Behaviour> {
-    const NOTE: &str = "is not installed, and nothing can be: there is no network. The description of run_python \
-                        names the libraries that are there.";
+    const NOTE: &str = "is not installed, and nothing can be: there is no network. Use the libraries that are \
+                        there.";
     let missing = |name, code| run(5, name, code).says(["outcome: error", NOTE]);
     let pip = |name, code| {
         run(6, name, code)
@@ -258,7 +262,7 @@ fn libraries() -> Vec<Behaviour> {
     let offline = |name, code: &str| {
         run(8, name, code).says([
             "outcome: error",
-            "notes: The sandbox has no network, and trying again will not help. upload_file brings data in.",
+            "notes: The sandbox has no network, and trying again will not help: data has to be uploaded.",
         ])
     };
     vec![
@@ -337,7 +341,7 @@ fn files() -> Vec<Behaviour> {
             .says([r#"notes: There is no "/Users/ann/sales.csv": read and write in /mnt/data."#]),
         missing(run(9, "reads where another product has files", "open('/mnt/user-data/uploads/sales.csv')")),
         run(9, "reads a file before there is any", "open('sales.csv')")
-            .says(["/mnt/data is empty. Uploaded files are in the session that upload_file named"]),
+            .says(["/mnt/data is empty. Uploaded files are in the session of their upload"]),
         run(10, "writes a column in another case", &sales("print(df['revenue'].sum())"))
             .with_sales()
             .says(["KeyError: 'revenue'", "line 3", r#"notes: The columns are: "Region", "Revenue", "Date"."#])
@@ -595,7 +599,7 @@ fn notebooks() -> Vec<Behaviour> {
         run(7, "configures a notebook", "%matplotlib inline\nprint(1)")
             .says(["stdout: 1\n", r#"Left out: "%matplotlib inline"."#]),
         run(7, "writes a line for a shell", "!ls -l\nprint(1)")
-            .says(["SyntaxError", "for commands use execute_code with language bash, or subprocess.run."]),
+            .says(["SyntaxError", "for commands use subprocess.run."]),
         run(30, "sends the fences of Markdown", "```python\nprint(1)\n```")
             .says(["stdout: 1\n", "notes: The ``` fences around the code were taken off: send the code alone."]),
         run(31, "waits at the top level", "import asyncio\nawait asyncio.sleep(0)\nprint(1)").says(["stdout: 1\n"]),
@@ -696,7 +700,7 @@ fn clumsy() -> Vec<Behaviour> {
         .says([r#"notes: The columns are: "Conversion Value (EUR)", "#])
         .at_most(550),
         run(165, "runs a script as a shell would", "python analyze.py --input sales.csv")
-            .says(["execute_code with language bash"]),
+            .says(["for commands use subprocess.run"]),
         run(
             166,
             "names the file of a font",
@@ -829,7 +833,7 @@ fn clumsy() -> Vec<Behaviour> {
             .at_most(450),
         run(156, "reads a workbook as text", "import pandas as pd\npd.read_csv('book.xlsx')")
             .after_run(BOOK)
-            .says(["UnicodeDecodeError", "notes: The file is not UTF-8", "read_artifact tells what it is and"])
+            .says(["UnicodeDecodeError", "notes: The file is not UTF-8", "look at its first bytes"])
             .at_most(450),
         call(157, "has an empty id for its session", "run_python", json!({ "code": "print(1)", "session_id": "" }))
             .at(Place::Own)

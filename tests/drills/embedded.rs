@@ -268,6 +268,7 @@ async fn what_cannot_be_there_is_said_in_a_line() {
         let told = cell(&server, &id, code).await;
         assert!(text(&told["stderr"]).starts_with("pip: there is no network here"), "{told}");
         assert_eq!(text(&told["stderr"]).lines().count(), 1, "{told}");
+        assert!(text(&told["notes"][0]).starts_with("The sandbox has no network"), "{told}");
     }
     for code in ["!ls -l", "files = !ls -l"] {
         let told = cell(&server, &id, code).await;
@@ -660,6 +661,43 @@ async fn urls_of_a_session_stay_valid_and_show_its_last_state_after_each_restart
             web.exit_code().await;
             until_gone(agents).await;
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_are_of_their_caller_although_sessions_began_before_there_was_a_key() {
+    let (dir, folder) = state_folder();
+    let (states, key) = (folder.display().to_string(), key_in(dir.path()));
+    let without_key = [("SANDBOX_STATE_DIR", &*states), ALICE_AND_BOB];
+    let with_key = [("SANDBOX_KEY_FILE", &*key), without_key[0], ALICE_AND_BOB];
+    let id = name("urls");
+    let tokens = ["secret-a", "secret-b"];
+    // Each server counts its sessions from the same number.
+    for token in tokens {
+        let mut web = Web::start(On::Wasm, &without_key).await;
+        let code = format!("_ = open('a.txt', 'w').write('{token}')");
+        let call = json!({ "session_id": id, "code": code });
+        web.caller(Some(token)).call("execute_code", call).await.ok();
+        web.signal("TERM");
+        web.exit_code().await;
+    }
+    let mut urls = vec![];
+    for round in 0..3 {
+        let mut web = Web::start(On::Wasm, &with_key).await;
+        if round == 0 {
+            for token in tokens {
+                let call = json!({ "session_id": id });
+                let listed = web.caller(Some(token)).call("list_artifacts", call).await.ok();
+                let url = text(&listed["artifacts"][0]["download_url"]);
+                urls.push(url[url.find("/files/").expect("a URL of a file")..].to_owned());
+            }
+        }
+        for (url, token) in urls.iter().zip(tokens) {
+            let answer = web.caller(None).send("GET", url, &[], &[]).await;
+            assert_eq!((answer.status, &*answer.body), (200, token.as_bytes()), "{round}");
+        }
+        web.signal("TERM");
+        web.exit_code().await;
     }
 }
 

@@ -12,5 +12,7 @@ mod javascript;
 mod kubernetes;
 mod outputs;
 mod relay;
+mod roles;
+mod saved;
 mod scale;
 mod sessions;

@@ -202,6 +202,18 @@ async fn tools_come_in_the_sets_that_a_server_offers(on: On) {
     let refused = server.request("tools/call", call).await;
     let why = text(&refused["error"]["message"]);
     assert!(why.contains("no tool \"execute_code\" here") && why.contains("run_python"), "{why}");
+
+    let server = Server::start_with(on, &[("SANDBOX_TOOLSETS", "code")]).await;
+    let call = json!({ "name": "install_packages", "arguments": {} });
+    let refused = server.request("tools/call", call).await;
+    let why = text(&refused["error"]["message"]);
+    assert!(why.ends_with(&format!("The tools are {}.", CODE.join(", "))), "as listed: {why}");
+    let long = cell(&server, "print('\\x01' * 15_000)").await;
+    let stdout = text(&long["stdout"]);
+    assert!(
+        stdout.contains("bytes left out; print what is needed of it"),
+        "there is no read_output"
+    );
 }
 
 async fn a_client_over_http_chooses_sets_by_its_url(on: On) {
@@ -454,9 +466,15 @@ async fn cells_are_taken_back_one_by_one() {
 async fn more_cells_than_there_are_cannot_be_taken_back() {
     let server = containers().await;
     cell(&server, "x = 1").await;
-    let refused = server.call("reset_workspace", json!({ "undo": 2 })).await;
-    assert_eq!(refused.error(), "nothing_to_undo");
-    assert!(text(&refused.json["message"]).contains("can_undo is 1"), "{}", refused.json);
+    for undo in [2, 500] {
+        let refused = server.call("reset_workspace", json!({ "undo": undo })).await;
+        assert_eq!(refused.error(), "nothing_to_undo");
+        let message = text(&refused.json["message"]);
+        assert!(
+            message.starts_with("So many cells") && message.contains("can_undo is 1"),
+            "{message}"
+        );
+    }
     assert_eq!(cell(&server, "x").await["result"], "1", "nothing has changed");
 }
 

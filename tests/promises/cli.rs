@@ -564,7 +564,8 @@ async fn the_doctor_ends_with_what_to_do_next() {
         out(&output).lines().last().unwrap_or_default().to_owned()
     };
     let next = last(&[]).await;
-    assert!(next.starts_with("Ready. Next: claude mcp add sandbox -- /"), "{next}");
+    assert!(next.starts_with("Ready. Next: claude mcp add sandbox -e SANDBOX_"), "{next}");
+    assert!(next.contains(" -- /"), "{next}");
     let http = last(&[("SANDBOX_TRANSPORT", "http"), ("SANDBOX_HTTP_PORT", "8099")]).await;
     assert!(http.contains("serve --http") && http.contains("http://127.0.0.1:8099/mcp"), "{http}");
     let web = Web::start(On::Local, &[]).await;

@@ -119,7 +119,8 @@ async fn every_error_says_what_to_do_next() {
     assert_eq!(full.error(), "max_sessions");
     let message = full.json["message"].as_str().expect("a text");
     assert!(
-        message.contains("close_session") && message.contains("Your sessions: own (idle"),
+        message.contains("Close an existing session")
+            && message.contains("Your sessions: own (idle"),
         "{message}"
     );
     let root = root.to_str().expect("UTF-8");

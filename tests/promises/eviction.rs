@@ -250,7 +250,7 @@ async fn a_session_that_runs_a_program_never_gives_way() {
         let id = text(&session["session_id"]);
         let message = text(&refused["message"]);
         assert!(message.contains(&format!("{id} (running)")), "{message}");
-        assert!(message.contains("close_session"), "{message}");
+        assert!(message.contains("Close an existing session first"), "{message}");
         let put = caller.send("PUT", &format!("/files/{id}/go"), &[], b"1").await;
         assert_eq!(put.status, 201);
     });

@@ -8,6 +8,7 @@ mod artifacts;
 mod audit;
 mod auth;
 mod base_url;
+mod callers;
 mod cells;
 mod cli;
 mod downloads;

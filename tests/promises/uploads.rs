@@ -255,6 +255,13 @@ async fn names_that_no_file_can_have_are_refused_and_make_no_session() {
     }
     assert_eq!(put(&caller, "s/", b"1").await.status, 405);
     assert_eq!(put(&caller, "s", b"1").await.status, 405);
+    // As tools refuse it.
+    let put_stateless = put(&caller, "__stateless__/a", b"1").await;
+    let body = form(&[("a", Some("a"), b"1")]);
+    let sent_stateless = caller.send("POST", "/files/__stateless__/", &FORM, &body).await;
+    for refused in [put_stateless, sent_stateless] {
+        assert_eq!(refusal(&refused), (400, "invalid_argument".into()));
+    }
     assert_eq!(sessions(&web).await, 0);
     // An existing file or folder can make a name invalid.
     assert_eq!(put(&caller, "s/file", b"1").await.status, 201);

@@ -43,7 +43,7 @@ use sandbox_files::tree::{self, Snapshot};
 
 use crate::{
     confine::{self, Counted},
-    hold::guest::Guest,
+    hold::connector::Connector,
     memory,
     places::Places,
     processes::{Children, Exit},
@@ -87,7 +87,7 @@ pub(crate) fn start(
     places: &Places,
     data: OwnedFd,
     replies: Replies,
-    guest: Guest,
+    connector: Connector,
 ) -> io::Result<Orders<KillSwitch>> {
     let (sender, orders) = mpsc::channel();
     let bell = Arc::new(event()?);
@@ -95,7 +95,7 @@ pub(crate) fn start(
         orders,
         bell: bell.clone(),
         replies,
-        children: Children::new(guest)?,
+        children: Children::new(connector)?,
         runtimes: Runtimes::new(places),
         places: places.clone(),
         data,

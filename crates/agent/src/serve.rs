@@ -38,7 +38,7 @@ pub(crate) fn serve(
 
     let files = Files::open(&places.data)?;
     let data = files.root().try_clone()?;
-    let orders = runner::start(&places, data, line.replies(), line.guest())?;
+    let orders = runner::start(&places, data, line.replies(), line.connector())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let standing = Standing { received: 0, last_call: 0, running: None };
     let replies = line.replies();

@@ -39,8 +39,8 @@
 //!    backends. List each promise that the backend cannot keep, with a reason, as those `not on wasm` are; never skip
 //!    one silently. `On::Local` passes `--no-isolation`, which wins over `SANDBOX_ENGINE`.
 //!
-//! If the future of [`Backend::start`] is dropped, at any point, it must leave nothing behind that neither the
-//! sandbox's own leash (an agent ends without a server) nor a sweep would remove.
+//! The future of [`Backend::start`] may be dropped at any point: everything that it has created must then be removed
+//! later, by the sandbox's leash (an agent ends without a server) or by a sweep.
 
 mod abilities;
 mod build;

@@ -14,6 +14,9 @@ pub struct Tokens(Vec<(Principal, Token)>);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
+/// The prefix of a token's digest.
+const DIGEST: &str = "sha256:";
+
 impl Token {
     /// Reads a token of visible ASCII.
     ///
@@ -24,6 +27,18 @@ impl Token {
             return Err("is empty or contains characters other than visible ASCII".into());
         }
         Ok(Self(digest(token)))
+    }
+
+    /// Reads a token, or `sha256:` and the digest of one in hexadecimal.
+    ///
+    /// # Errors
+    /// As of [`Self::parse`], or if the digest is not one; the error does not have the token.
+    pub(super) fn parse_or_digest(text: &str) -> Result<Self, String> {
+        let Some(digest) = text.strip_prefix(DIGEST) else { return Self::parse(text) };
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(digest, &mut bytes)
+            .map_err(|_| format!("has {DIGEST} without 64 hexadecimal digits"))?;
+        Ok(Self(bytes))
     }
 
     /// Whether `token` is this one. The time that it takes reveals nothing about it.
@@ -72,6 +87,20 @@ impl Tokens {
             tokens.push((caller, token));
         }
         Ok(Self(tokens))
+    }
+
+    /// Whether a caller has a token.
+    pub(super) fn has(&self, caller: &Principal) -> bool {
+        self.0.iter().any(|(known, _)| known == caller)
+    }
+
+    /// Adds a token. Returns false if a caller has it already.
+    pub(super) fn add(&mut self, caller: Principal, token: Token) -> bool {
+        let is_new = self.0.iter().all(|(_, known)| *known != token);
+        if is_new {
+            self.0.push((caller, token));
+        }
+        is_new
     }
 
     /// Whether callers need no token.

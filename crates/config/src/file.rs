@@ -20,7 +20,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::text::nearest;
+use model::{
+    Principal,
+    text::{nearest, quoted},
+};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -28,6 +31,8 @@ use serde::{
 use serde_saphyr::Spanned;
 
 use super::{
+    auth::Token,
+    callers::{Caller, Policy, Role, rows_in_policies},
     given::{Given, Source},
     setting::Row,
     table,
@@ -63,6 +68,8 @@ const WITHOUT_EFFECT: [(&str, &str); 8] = [
     ),
 ];
 
+const NO_SECTION: &str = "is no section";
+
 const RUNTIME: &str =
     "the sandbox image or the embedded engine has its version; list_runtimes tells it";
 const MODULE: &str = "`llm-sandbox runtime install` installs the modules of the embedded engine";
@@ -70,11 +77,21 @@ const MODULE: &str = "`llm-sandbox runtime install` installs the modules of the 
 /// Second keys of settings.
 const ALIASES: [(&str, &str); 1] = [("sessions.default_memory_mb", "sandbox.default_memory_mb")];
 
-/// The values of a file, by the names of their variables, and remarks about values that have no effect.
+/// The section with the list of callers.
+const CALLERS: &str = "callers";
+
+/// The section with the policies, by their names.
+const POLICIES: &str = "policies";
+
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
+    /// The values by the names of their variables.
     pub(super) values: BTreeMap<String, Given>,
+    /// Remarks about values that have no effect.
     pub(super) remarks: Vec<String>,
+    pub(super) callers: Vec<Caller>,
+    pub(super) policies: BTreeMap<String, Policy>,
 }
 
 /// The file with this name, or else the first that exists of those in the user's and the system's folders for settings.
@@ -114,7 +131,18 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
     let mut found = Found { path, contents: Contents::default(), mistakes };
     match tree {
         None => {}
-        Some(Spanned { value: Node::Map(entries), .. }) => found.read("", entries),
+        Some(Spanned { value: Node::Map(entries), .. }) => {
+            let is = |name| move |(key, _): &Entry| key.value == name;
+            let (callers, rest): (Vec<_>, Vec<_>) = entries.into_iter().partition(is(CALLERS));
+            let (policies, rest) = rest.into_iter().partition::<Vec<_>, _>(is(POLICIES));
+            found.read("", rest);
+            for (key, node) in policies {
+                found.read_policies(&key, node.value);
+            }
+            for (key, node) in callers {
+                found.read_callers(&key, node.value);
+            }
+        }
         Some(_) => found.mistakes.push(format!("{shown}:1: is no mapping of sections")),
     }
     found.contents
@@ -126,8 +154,11 @@ enum Node {
     /// A value; a number as its digits.
     Text(String),
     List(Vec<Spanned<Node>>),
-    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    Map(Vec<Entry>),
 }
+
+/// A key and what it has.
+type Entry = (Spanned<String>, Spanned<Node>);
 
 /// The contents so far.
 struct Found<'a> {
@@ -138,7 +169,7 @@ struct Found<'a> {
 
 impl Found<'_> {
     /// Reads the entries of a section.
-    fn read(&mut self, section: &str, entries: Vec<(Spanned<String>, Spanned<Node>)>) {
+    fn read(&mut self, section: &str, entries: Vec<Entry>) {
         for (name, node) in entries {
             let line = name.referenced.line();
             let key = format!("{section}{}", name.value);
@@ -184,6 +215,116 @@ impl Found<'_> {
         }
     }
 
+    /// Reads the policies. Each has keys of settings, as the file itself.
+    fn read_policies(&mut self, key: &Spanned<String>, node: Node) {
+        let entries = match node {
+            Node::Map(entries) => entries,
+            Node::Text(text) if text.is_empty() => return,
+            _ => return self.mistake(key.referenced.line(), &format!("{POLICIES}: {NO_SECTION}")),
+        };
+        for (name, node) in entries {
+            let line = name.referenced.line();
+            let Node::Map(entries) = node.value else {
+                self.mistake(line, &format!("{POLICIES}.{}: {NO_SECTION}", name.value));
+                continue;
+            };
+            let (path, contents) = (self.path, Contents::default());
+            let mut policy = Found { path, contents, mistakes: &mut *self.mistakes };
+            policy.read("", entries);
+            let values = policy.contents.values;
+            for (variable, given) in &values {
+                let is_known = rows_in_policies().any(|row| row.name == variable);
+                if let Some(row) = table::rows().find(|row| row.name == variable && !is_known) {
+                    let why = "is a setting of the server, and no policy can have it";
+                    self.mistakes.push(format!("{}: {}: {why}", given.source, row.key));
+                }
+            }
+            self.contents.policies.insert(name.value, values);
+        }
+    }
+
+    /// Reads the callers, after the policies.
+    fn read_callers(&mut self, key: &Spanned<String>, node: Node) {
+        let items = match node {
+            Node::List(items) => items,
+            Node::Text(text) if text.is_empty() => return,
+            _ => {
+                let why = format!("{CALLERS}: is not a list");
+                return self.mistake(key.referenced.line(), &why);
+            }
+        };
+        for item in items {
+            let line = item.referenced.line();
+            match self.caller(item.value) {
+                Ok(caller) => self.contents.callers.push(caller),
+                Err(why) => self.mistake(line, &format!("{CALLERS}: {why}")),
+            }
+        }
+    }
+
+    fn caller(&self, node: Node) -> Result<Caller, String> {
+        let Node::Map(entries) = node else {
+            return Err("an entry is no mapping of name, token, role and policy".into());
+        };
+        let (mut name, mut tokens, mut role, mut policy) = (None, vec![], Role::default(), None);
+        for (key, node) in entries {
+            let is_token = key.value == "token";
+            let texts = match node.value {
+                Node::Text(text) => vec![text],
+                Node::List(items) if is_token => {
+                    let texts = items.into_iter().map(|item| match item.value {
+                        Node::Text(text) => Ok(text),
+                        _ => Err("a token is no text"),
+                    });
+                    texts.collect::<Result<_, _>>()?
+                }
+                _ => return Err(format!("{} is no text", key.value)),
+            };
+            for text in texts {
+                let text = resolved(is_token, text, self.path)?;
+                match &*key.value {
+                    "name" => {
+                        let named = Principal::named(&text).filter(|it| *it != Principal::local());
+                        name = Some(named.ok_or_else(|| {
+                            format!(
+                                "{} is no name of a caller: 1 to 64 letters, digits, . _ and -, and not local",
+                                quoted(&text)
+                            )
+                        })?);
+                    }
+                    "token" => tokens.push(text),
+                    "role" => {
+                        let known = Role::ALL.into_iter().find(|role| role.as_str() == text);
+                        role = known.ok_or_else(|| {
+                            format!("role {} is not user, operator or auditor", quoted(&text))
+                        })?;
+                    }
+                    "policy" if self.contents.policies.contains_key(&text) => policy = Some(text),
+                    "policy" => {
+                        return Err(format!("there is no policy {}", quoted(&text)));
+                    }
+                    other => {
+                        return Err(format!(
+                            "there is no key {}; the keys are name, token, role and policy",
+                            quoted(other)
+                        ));
+                    }
+                }
+            }
+        }
+        let principal = name.ok_or("a caller has no name")?;
+        if self.contents.callers.iter().any(|other| other.principal == principal) {
+            return Err(format!("{principal} is listed twice"));
+        }
+        let tokens = tokens.iter().map(|token| Token::parse_or_digest(token));
+        let tokens = tokens.collect::<Result<Vec<_>, _>>();
+        let tokens = tokens.map_err(|why| format!("the token of {principal} {why}"))?;
+        if tokens.is_empty() {
+            return Err(format!("{principal} has no token"));
+        }
+        Ok(Caller { principal, tokens, role, policy })
+    }
+
     fn remark(&mut self, line: u64, what: &str) {
         self.contents.remarks.push(format!("{}:{line}: {what}", self.path.display()));
     }
@@ -199,7 +340,9 @@ fn text(row: &Row, node: Node, file: &Path) -> Result<String, String> {
         (Node::Text(text), _) => text,
         (Node::List(items), Some(separator)) => {
             let items = items.into_iter().map(|item| match item.value {
-                Node::Text(text) if !text.contains(separator) => resolved(row, text, file),
+                Node::Text(text) if !text.contains(separator) => {
+                    resolved(row.form.is_secret(), text, file)
+                }
                 Node::Text(_) => Err(format!("an item contains {separator:?}")),
                 _ => Err("an item is neither a text nor a number".to_owned()),
             });
@@ -209,17 +352,17 @@ fn text(row: &Row, node: Node, file: &Path) -> Result<String, String> {
         (Node::List(_), None) => return Err("is a list, and one value is expected".into()),
         (Node::Map(_), _) => return Err("is a section, and one value is expected".into()),
     };
-    let value = resolved(row, value, file)?;
+    let value = resolved(row.form.is_secret(), value, file)?;
     let is_plain = value.parse::<f64>().is_ok();
     Ok(if is_plain && row.key.ends_with("_mb") { format!("{value}MB") } else { value })
 }
 
 /// The value that a text stands for.
-fn resolved(row: &Row, text: String, file: &Path) -> Result<String, String> {
+fn resolved(is_secret: bool, text: String, file: &Path) -> Result<String, String> {
     if let Some(name) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
         return std::env::var(name).map_err(|_| format!("the variable {name} is not set"));
     }
-    match text.strip_prefix("file:").filter(|_| row.form.is_secret()) {
+    match text.strip_prefix("file:").filter(|_| is_secret) {
         None => Ok(text),
         Some(path) => {
             // Relative to the file that names it: the server may start in any folder.
@@ -396,6 +539,99 @@ logging:
         }
     }
 
+    fn with_callers(text: &str) -> Result<Config, String> {
+        let mut mistakes = vec![];
+        let Contents { values, callers, policies, .. } =
+            parse(Path::new(PATH), text, &mut mistakes);
+        if !mistakes.is_empty() {
+            return Err(mistakes.join("\n"));
+        }
+        Config::check_with(values, callers, policies).map_err(|mistakes| mistakes.to_string())
+    }
+
+    #[test]
+    fn a_caller_has_a_token_a_role_and_the_settings_of_its_policy() {
+        let text = "
+sandbox: { max_memory_mb: 1024, default_memory_mb: 512 }
+auth: { tokens: [n8n:t0] }
+policies:
+  analysts:
+    sandbox: { max_memory_mb: 256, max_timeout: 20 }
+    tools: { toolsets: [run] }
+    runtimes: { bash: { enabled: false } }
+callers:
+  - { name: ann, token: t1, policy: analysts }
+  - name: root
+    token: ['sha256:c44474038d459e40e4714afefa7bf8dae9f9834b22f5e8ec1dd434ecb62b512e', t3]
+    role: operator
+";
+        let config = with_callers(text).expect("valid");
+        let callers = &config.callers;
+        let caller = |token| callers.principal(token).expect("known");
+        assert_eq!(caller("t2").name(), "root");
+        assert_eq!(caller("t3"), caller("t2"));
+        assert_eq!(
+            (callers.role(&caller("t2")), callers.role(&caller("t0"))),
+            (Role::Operator, Role::User)
+        );
+        assert!(callers.principal("t4").is_none());
+        let narrowed = callers.narrowed(&config);
+        assert_eq!(narrowed.len(), 1);
+        let of_ann = &narrowed[&caller("t1")];
+        let limits = of_ann.limits(&model::OwnSettings::default());
+        assert_eq!((limits.memory, limits.data), (256_000_000, 128_000_000));
+        assert_eq!((of_ann.exec_timeout.as_secs(), config.exec_timeout.as_secs()), (20, 60));
+        assert!(!of_ann.bash && config.bash);
+    }
+
+    #[test]
+    fn a_policy_cannot_allow_more_than_the_server_and_mistakes_name_their_lines() {
+        let text = "
+packages: { allowed: [humanize] }
+policies:
+  big:
+    sandbox: { max_memory_mb: 9000, cpus: 9 }
+    packages: { allowed: any }
+    tools: { toolsets: [fun] }
+callers:
+  - { name: ann, token: hunter2, policy: small }
+  - { name: ben, token: hunter2 }
+  - { name: ben, token: hunter3 }
+  - { name: local, token: hunter4 }
+  - { name: cat, token: 'sha256:hunter5' }
+  - { name: dan, role: king, token: hunter6 }
+  - { name: eve }
+  - { nme: fay }
+";
+        let mistakes = with_callers(text).unwrap_err();
+        for (line, what) in [
+            (5, "sandbox.cpus: is a setting of the server"),
+            (9, "callers: there is no policy \"small\""),
+            (11, "callers: ben is listed twice"),
+            (12, "callers: \"local\" is no name"),
+            (13, "callers: the token of cat has sha256: without 64"),
+            (14, "callers: role \"king\" is not user, operator or auditor"),
+            (15, "callers: eve has no token"),
+            (16, "callers: there is no key \"nme\""),
+        ] {
+            assert!(mistakes.contains(&format!("{PATH}:{line}: {what}")), "{what}: {mistakes}");
+        }
+        assert!(!mistakes.contains("hunter"), "{mistakes}");
+        let text = text.replace(", cpus: 9", "");
+        let mistakes = with_callers(text.split("callers").next().unwrap()).unwrap_err();
+        for (line, what) in [
+            (5, "sandbox.max_memory_mb: allows more than the server's"),
+            (6, "packages.allowed: allows more than the server's"),
+            (7, "tools.toolsets: there is no toolset \"fun\""),
+        ] {
+            assert!(mistakes.contains(&format!("{PATH}:{line}: {what}")), "{what}: {mistakes}");
+        }
+        let same = "callers: [{ name: ann, token: hunter2 }, { name: ben, token: hunter2 }]";
+        assert!(with_callers(same).unwrap_err().contains("another caller has the token of ben"));
+        let both = "auth: { tokens: [ann:x] }\ncallers: [{ name: ann, token: y }]";
+        assert!(with_callers(both).unwrap_err().contains("ann has a token in auth.tokens, too"));
+    }
+
     #[test]
     fn secrets_can_be_elsewhere_and_no_message_shows_them() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -462,7 +698,7 @@ logging:
   format: '%(asctime)s - %(name)s - %(levelname)s - %(message)s'
 ";
         let mut mistakes = vec![];
-        let Contents { values: given, remarks } = parse(Path::new(PATH), text, &mut mistakes);
+        let Contents { values: given, remarks, .. } = parse(Path::new(PATH), text, &mut mistakes);
         assert_eq!(mistakes, [] as [&str; 0]);
         assert_eq!(remarks.len(), 10, "{remarks:#?}");
         let config = Config::check(given).expect("valid");

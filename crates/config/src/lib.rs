@@ -3,6 +3,7 @@
 
 mod aliases;
 pub mod auth;
+mod callers;
 mod choices;
 mod env_file;
 mod file;
@@ -27,7 +28,14 @@ use std::{
     time::Duration,
 };
 
+use self::{
+    callers::{Caller, Policy},
+    file::Contents,
+    reader::Reader,
+    setting::{PREFIX, Row},
+};
 pub use self::{
+    callers::{Callers, Right, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
     file::VARIABLE as CONFIG_FILE,
@@ -36,11 +44,6 @@ pub use self::{
     schema::schema,
     table::Config,
     toolsets::{Toolset, Toolsets},
-};
-use self::{
-    file::Contents,
-    reader::Reader,
-    setting::{PREFIX, Row},
 };
 use crate::auth::Tokens;
 use model::{OwnSettings, package::Allowed};
@@ -131,6 +134,8 @@ struct Values {
     file: Option<PathBuf>,
     /// Remarks about values of the settings file that have no effect.
     remarks: Vec<String>,
+    callers: Vec<Caller>,
+    policies: BTreeMap<String, Policy>,
 }
 
 impl Values {
@@ -139,7 +144,8 @@ impl Values {
         let mut mistakes = vec![];
         let file = file::find(inputs.file.clone());
         let contents = file.as_ref().map(|path| file::read(path, &mut mistakes));
-        let Contents { values: mut given, mut remarks } = contents.unwrap_or_default();
+        let Contents { values: mut given, mut remarks, callers, policies } =
+            contents.unwrap_or_default();
         let env_file = inputs.env_file.read(&mut mistakes).map(|(path, vars)| {
             let source = || Source::EnvFile(path.clone());
             given.extend(
@@ -166,7 +172,7 @@ impl Values {
             given.insert((*variable).to_owned(), given_here);
         }
         remarks.extend(aliases::apply(&mut given));
-        Self { given, mistakes, env_file, file, remarks }
+        Self { given, mistakes, env_file, file, remarks, callers, policies }
     }
 
     /// The text of a setting, unless it is blank.
@@ -213,8 +219,9 @@ impl Config {
     ///
     /// If there are mistakes in the settings or in a file: all of them.
     pub fn load(inputs: &Inputs) -> Result<Self, Mistakes> {
-        let Values { given, mut mistakes, env_file, file, remarks } = Values::read(inputs);
-        match Self::check(given) {
+        let Values { given, mut mistakes, env_file, file, remarks, callers, policies } =
+            Values::read(inputs);
+        match Self::check_with(given, callers, policies) {
             Ok(config) if mistakes.is_empty() => Ok(Self { env_file, file, remarks, ..config }),
             Ok(_) => Err(Mistakes(mistakes)),
             Err(Mistakes(more)) => {
@@ -249,7 +256,15 @@ impl Config {
         Ok(Self { remarks, ..Self::check(given)? })
     }
 
-    fn check(mut given: BTreeMap<String, Given>) -> Result<Self, Mistakes> {
+    fn check(given: BTreeMap<String, Given>) -> Result<Self, Mistakes> {
+        Self::check_with(given, vec![], BTreeMap::new())
+    }
+
+    fn check_with(
+        mut given: BTreeMap<String, Given>,
+        callers: Vec<Caller>,
+        policies: BTreeMap<String, Policy>,
+    ) -> Result<Self, Mistakes> {
         let misspelt = misspelt::among(&given);
         given.retain(|name, _| name.starts_with(PREFIX));
         let mut reader = Reader::new(given);
@@ -257,7 +272,14 @@ impl Config {
         let mut config = Self { misspelt, ..Self::read(&mut reader) };
         config.read_tokens_file(&mut reader);
         let computed = config.computed_defaults(&reader);
-        let (mistakes, given) = reader.end(config.contradictions());
+        let mut others = vec![];
+        match Callers::new(&config.auth_tokens, callers, policies.clone()) {
+            Ok(callers) => config.callers = callers,
+            Err(mistake) => others.push(mistake),
+        }
+        others.extend(config.contradictions());
+        let (mut mistakes, given) = reader.end(others);
+        mistakes.extend(policies.values().flat_map(|policy| config.narrowed_by(policy).1));
         config.given = given;
         let others = computed
             .into_iter()
@@ -394,15 +416,17 @@ impl Config {
         own.ttl.or(self.default_ttl).unwrap_or(self.session_ttl).min(self.session_ttl)
     }
 
-    /// The settings of a session that asked for these, without those that it has anyway.
-    pub fn own(&self, asked: OwnSettings) -> OwnSettings {
+    /// The settings of a session that asked for these, for a caller with these narrower settings, without those that
+    /// every session has.
+    pub fn own(&self, narrow: &Self, asked: &OwnSettings) -> OwnSettings {
         let usual = OwnSettings::default();
-        let limits = self.limits(&asked);
+        let (of_all, limits) = (self.limits(&usual), narrow.limits(asked));
+        let ttl = narrow.ttl(asked);
         OwnSettings {
-            memory: asked.memory.filter(|_| limits.memory != self.limits(&usual).memory),
-            data: asked.data.filter(|_| limits.data != self.limits(&usual).data),
-            ttl: asked.ttl.filter(|_| self.ttl(&asked) != self.ttl(&usual)),
-            language: asked.language,
+            memory: Some(limits.memory).filter(|it| *it != of_all.memory),
+            data: Some(limits.data).filter(|it| *it != of_all.data),
+            ttl: Some(ttl).filter(|it| *it != self.ttl(&usual)),
+            language: asked.language.clone(),
         }
     }
 
@@ -444,7 +468,7 @@ impl Config {
     /// other machines cannot reach, is open to all users of this machine. Over stdio the files belong to the
     /// client that started the server, and not to other users of the machine.
     pub fn requires_auth(&self) -> bool {
-        self.transport == Transport::Stdio || !self.auth_tokens.is_empty()
+        self.transport == Transport::Stdio || !self.callers.is_empty()
     }
 
     /// Mistakes in values that are valid alone but not together.
@@ -508,7 +532,7 @@ impl Config {
                     .into(),
             );
         }
-        if self.auth_tokens.is_empty() && !self.http_host.is_loopback() {
+        if self.callers.is_empty() && !self.http_host.is_loopback() {
             mistakes.push(format!(
                 "SANDBOX_AUTH_TOKENS: must name who may come in, as SANDBOX_HTTP_HOST is {}, which \
                  others than this machine can reach; for example me:$(openssl rand -hex 32). Or \

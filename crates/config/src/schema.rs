@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
+    callers::{Role, rows_in_policies},
     setting::{Form, Row},
     table,
 };
@@ -12,10 +13,41 @@ const REFERENCE: &str = r"^\$\{\w+\}$";
 
 /// The schema of the settings file.
 pub fn schema() -> Value {
-    let mut root = section();
+    let mut root = of_rows(table::rows());
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["title"] = "Settings of llm-sandbox".into();
-    for row in table::rows() {
+    root["properties"]["policies"] = json!({
+        "description": "Settings that replace the server's for some callers, by a name. Each allows at most what the \
+                        server's allows.",
+        "type": ["object", "null"],
+        "additionalProperties": of_rows(rows_in_policies()),
+    });
+    let text = json!({ "type": "string" });
+    root["properties"]["callers"] = json!({
+        "description": "Callers with their tokens, roles and policies, besides those of auth.tokens.",
+        "type": ["array", "null"],
+        "items": {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["name", "token"],
+            "properties": {
+                "name": text,
+                "token": {
+                    "description": "A token, sha256: and its digest, file:PATH, ${VARIABLE}, or a list of these.",
+                    "anyOf": [text, { "type": "array", "items": text }],
+                },
+                "role": { "enum": Role::ALL.map(Role::as_str), "default": "user" },
+                "policy": { "description": "A name of a policy.", "type": "string" },
+            },
+        },
+    });
+    root
+}
+
+/// The schema of sections with these settings.
+fn of_rows(rows: impl Iterator<Item = &'static Row>) -> Value {
+    let mut root = section();
+    for row in rows {
         let mut at = &mut root;
         let (sections, name) = row.key.rsplit_once('.').expect("each key is in a section");
         for name in sections.split('.') {

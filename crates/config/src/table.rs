@@ -23,6 +23,7 @@ use sandbox_container::defaults;
 
 pub use super::setting::{Form, Row};
 use super::{
+    callers::Callers,
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     given::Given,
     misspelt::Misspelt,
@@ -111,6 +112,8 @@ macro_rules! settings {
             pub file: Option<PathBuf>,
             /// Remarks about values of the settings file that have no effect.
             pub remarks: Vec<String>,
+            /// The callers that have tokens.
+            pub callers: Callers,
         }
 
         impl Config {
@@ -127,7 +130,19 @@ macro_rules! settings {
                     env_file: None,
                     file: None,
                     remarks: vec![],
+                    callers: Callers::default(),
                 }
+            }
+
+            /// These settings, with those that the reader has.
+            pub(super) fn read_over(&self, reader: &mut Reader) -> Self {
+                let mut config = self.clone();
+                $($(
+                    if reader.value(&$variable.row).is_some() {
+                        config.$field = reader.read(&$variable);
+                    }
+                )*)*
+                config
             }
         }
     };
@@ -198,9 +213,8 @@ settings! {
         /// SANDBOX_DATA_LIMIT.
         max_upload: u64 = SANDBOX_MAX_UPLOAD_BYTES["files.max_upload_bytes"]("50MB", Size(1, MAX_UPLOAD), whole);
         /// Largest image that read_artifact shows, scaled down if need be, and most bytes that it returns as base64
-        /// at a time. Whatever is set here, one message over stdio holds at most 3.9MB as base64 (some clients drop a
-        /// connection at a message of 10MiB), and over HTTP 350KB (some refuse more than 1MiB). Text comes in pages,
-        /// and every file can be downloaded by its URL.
+        /// at a time. Whatever is set here, one message holds at most 350KB as base64, because some clients drop a
+        /// connection at a message of 1MiB. Text comes in pages, and every file can be downloaded by its URL.
         max_artifact_read: u64 = SANDBOX_MAX_ARTIFACT_READ_BYTES["files.max_artifact_read_bytes"](
             "10MB", Size(1, MAX_UPLOAD), whole,
         );

@@ -48,6 +48,11 @@ impl Toolsets {
         self.iter().eq([toolset])
     }
 
+    /// Whether all of these are among those.
+    pub(super) fn are_within(self, those: Self) -> bool {
+        self.iter().all(|toolset| those.has(toolset))
+    }
+
     /// Chooses the toolsets with these names, separated by commas.
     ///
     /// # Errors

@@ -224,8 +224,7 @@ def patch_shell(notebook):
 
     def refuse(name):
         print(
-            f"{name}: there is no network here, so nothing can be installed. Use the libraries that are there, which "
-            "list_runtimes names.",
+            f"{name}: there is no network here, so nothing was installed. Use the libraries that are there.",
             file=sys.stderr,
         )
 

@@ -256,8 +256,8 @@ impl Calls {
         }
     }
 
-    /// The requests that have to be written again, in their order, to a side that has received this number of requests.
-    /// They count as written after those.
+    /// Returns the requests that the agent did not receive, the oldest first, and marks them as written. `received` is
+    /// the number of requests that it has received.
     pub(super) fn unreceived(&self, received: u64) -> Vec<Outgoing> {
         let mut waiting = self.lock();
         let written = waiting.values_mut().filter_map(|waiting| waiting.written.as_mut());

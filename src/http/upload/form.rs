@@ -34,7 +34,7 @@ use crate::{
         error::{ApiError, Result},
         shared::Shared,
     },
-    sessions::{Opened, Sessions, Upload, Uploaded},
+    sessions::{Opened, Sessions, Upload, Uploaded, session_name},
     signed_urls::Base,
     trace::TraceParent,
 };
@@ -52,7 +52,7 @@ pub(in crate::http) async fn post(
     let begun = || {
         let sessions = shared.sessions.seen_by(shared.access.principal(&headers)?);
         let Ok(Path(path)) = path else { return Err(Error::InvalidSessionId.into()) };
-        let id = path.get("session").map(|id| id.parse::<SessionId>()).transpose()?;
+        let id = path.get("session").map(|id| session_name(id)).transpose()?;
         Ok((sessions, id, form(&headers, &body)?))
     };
     let (sessions, id, form) = match begun() {

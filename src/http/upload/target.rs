@@ -20,7 +20,7 @@ use crate::{
         shared::Shared,
     },
     listing,
-    sessions::{Opened, Sessions, Upload, Uploaded},
+    sessions::{Opened, Sessions, Upload, Uploaded, session_name},
     signed_urls::{Grant, NumberedSession, SignedUrls},
     trace::TraceParent,
 };
@@ -74,7 +74,7 @@ fn named(path: NamedPath) -> Result<(SessionId, DataPath)> {
     let Ok(Path((id, path))) = path else {
         return Err(Error::InvalidFilename("The filename is not UTF-8.".into()).into());
     };
-    Ok((id.parse()?, DataPath::relative(&path).map_err(bad_name)?))
+    Ok((session_name(&id)?, DataPath::relative(&path).map_err(bad_name)?))
 }
 
 impl Target {

@@ -22,7 +22,10 @@ use model::{
 use protocol::message::{RuntimeName, Variable};
 use serde_json::{Value, json};
 
-use super::changes::{Tag, Update, Wanted, until_changed, update};
+use super::{
+    changes::{Tag, Update, Wanted, until_changed, update},
+    operators,
+};
 use crate::http::{
     access::Asked,
     audited,
@@ -58,12 +61,16 @@ const MAX_OUTPUT_BYTES: usize = 4 << 10;
 /// Maximum number of artifacts of a run that are shown.
 const MAX_ARTIFACTS: usize = 20;
 
-/// `GET /sessions`: the caller's sessions.
+/// `GET /sessions`: the caller's sessions; with `?all`, those of all callers, for operators.
 pub(in crate::http) async fn list(
     State(shared): State<Shared>,
     Extension(base): Extension<Base>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
+    if parameter(&uri, operators::ALL).is_some() {
+        return Ok(reply(StatusCode::OK, &operators::list(&shared, &headers)?));
+    }
     let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
     let (seen, tag) = match update(&headers, &shared.waiters, &sessions, Wanted::All).await {
         Update::Some(seen, tag) => (seen, tag),
@@ -113,7 +120,7 @@ pub(in crate::http) async fn one(
         left = left.saturating_sub(shown_bytes(run));
         left > 0 || is_newest
     });
-    let (ecosystems, allowed) = (sessions.host().ecosystems(), &sessions.config().packages);
+    let (ecosystems, allowed) = (sessions.ecosystems(), &sessions.config().packages);
     let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
     let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run, notes)).collect();
     let mut body = head(look);
@@ -164,8 +171,8 @@ async fn of_archived(
     Ok((tag.headers(), with_artifacts(body, files, memory, (urls, id, number))).into_response())
 }
 
-/// `DELETE /sessions/{session}`: ends a session, for callers who may view it. Its sandbox is removed when the
-/// answer comes.
+/// `DELETE /sessions/{session}`: ends a session, for callers who may view it and, with `?caller=NAME`, for operators.
+/// Its sandbox is removed when the answer comes.
 pub(in crate::http) async fn end(
     State(shared): State<Shared>,
     id: std::result::Result<Path<String>, PathRejection>,
@@ -173,6 +180,10 @@ pub(in crate::http) async fn end(
     headers: HeaderMap,
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
+    if let Some(caller) = parameter(&uri, operators::CALLER) {
+        operators::end(&shared, &headers, (&caller, &id)).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
     let entry = audited::begin(&sessions, audited::END, Some(&id), None)?;
@@ -328,6 +339,12 @@ fn past_run(
     shown
 }
 
-fn time(at: Timestamp) -> String {
+/// A parameter in a URL's query.
+fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(uri.query()?.as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+pub(super) fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
 }

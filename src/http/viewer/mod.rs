@@ -1,8 +1,9 @@
 //! The page for people ([`mod@page`]) and its data ([`api`]). Requests may wait for [`changes`]; [`waiters`] limits how
-//! many do.
+//! many do. [`operators`] see the sessions of all callers.
 
 mod api;
 mod changes;
+mod operators;
 mod page;
 mod waiters;
 

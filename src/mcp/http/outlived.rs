@@ -38,9 +38,9 @@ const UNSAID: &str = "2025-03-26";
 
 /// Translates between the names of MCP sessions that clients have and those that this server uses.
 #[derive(Debug, Clone)]
-pub(super) struct Names(Option<[u8; 32]>);
+pub(super) struct SessionNames(Option<[u8; 32]>);
 
-impl Names {
+impl SessionNames {
     /// Names contain a proof only if sessions outlive their server.
     pub(super) fn new(config: &Config) -> Self {
         let secret = config.server_key.as_ref().filter(|_| config.sessions_outlive_server());
@@ -48,13 +48,13 @@ impl Names {
     }
 
     /// The name that this caller gets for a session.
-    pub(super) fn outer(&self, id: &str, who: &Principal) -> String {
+    pub(super) fn of_client(&self, id: &str, who: &Principal) -> String {
         let Some(hash) = self.hash(id, who) else { return id.to_owned() };
         format!("{id}{SEPARATOR}{}", hex::encode(&hash.finalize().into_bytes()[..HASH]))
     }
 
     /// The name of a session on this server, and whether a server with the same secret made it for this caller.
-    pub(super) fn inner(&self, name: &str, who: &Principal) -> (Arc<str>, bool) {
+    pub(super) fn of_server(&self, name: &str, who: &Principal) -> (Arc<str>, bool) {
         let Some((id, proof)) = name.split_once(SEPARATOR) else { return (name.into(), false) };
         let mut given = [0; HASH];
         let is_proven = hex::decode_to_slice(proof, &mut given).is_ok()
@@ -96,18 +96,18 @@ impl Ended {
     }
 }
 
-/// Sessions that are about to continue here: their names, and the protocol versions of their clients.
+/// MCP sessions that rmcp is about to continue here: their names, and the protocol versions of their clients.
 #[derive(Debug, Default)]
-pub(super) struct GoingOn(Mutex<Vec<(Arc<str>, String)>>);
+pub(super) struct Resuming(Mutex<Vec<(Arc<str>, String)>>);
 
 /// Maximum number of sessions that are about to continue; there are never more at the same moment.
-const MAX_GOING_ON: usize = 256;
+const MAX_RESUMING: usize = 256;
 
-impl GoingOn {
+impl Resuming {
     /// Adds a session, with the protocol version that its client names, if it names one.
     pub(super) fn begin(&self, id: &Arc<str>, version: Option<&str>) {
         let mut all = self.0.lock();
-        if all.len() >= MAX_GOING_ON {
+        if all.len() >= MAX_RESUMING {
             all.remove(0);
         }
         all.push((id.clone(), version.unwrap_or(UNSAID).to_owned()));
@@ -115,7 +115,7 @@ impl GoingOn {
 }
 
 #[async_trait]
-impl SessionStore for GoingOn {
+impl SessionStore for Resuming {
     async fn load(&self, id: &str) -> Result<Option<SessionState>, SessionStoreError> {
         let version = {
             let mut all = self.0.lock();
@@ -146,21 +146,21 @@ mod tests {
 
     #[test]
     fn a_name_proves_whose_session_it_is_to_whoever_has_the_secret() {
-        let names = || Names(Some(ServerKey::random().derive(PURPOSE)));
+        let names = || SessionNames(Some(ServerKey::random().derive(PURPOSE)));
         let (ours, others) = (names(), names());
         let (alice, bob) = (Principal::named("alice").expect("valid"), Principal::local());
-        let name = ours.outer("an-id", &alice);
-        assert_eq!(ours.inner(&name, &alice), ("an-id".into(), true));
+        let name = ours.of_client("an-id", &alice);
+        assert_eq!(ours.of_server(&name, &alice), ("an-id".into(), true));
         for (names, who) in [(&ours, &bob), (&others, &alice)] {
-            assert_eq!(names.inner(&name, who), (name.as_str().into(), false));
+            assert_eq!(names.of_server(&name, who), (name.as_str().into(), false));
         }
         for wrong in [&name[1..], &name[..name.len() - 2], "an-id", "an-id.", "."] {
-            assert!(!ours.inner(wrong, &alice).1, "{wrong}");
+            assert!(!ours.of_server(wrong, &alice).1, "{wrong}");
         }
-        let plain = Names(None);
-        assert_eq!(plain.outer("an-id", &alice), "an-id");
-        assert_eq!(plain.inner("an-id", &alice), ("an-id".into(), false));
-        assert!(!plain.inner(&name, &alice).1);
+        let plain = SessionNames(None);
+        assert_eq!(plain.of_client("an-id", &alice), "an-id");
+        assert_eq!(plain.of_server("an-id", &alice), ("an-id".into(), false));
+        assert!(!plain.of_server(&name, &alice).1);
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::{
     request::{Answer, REFUSED},
 };
 
+/// Addition to rmcp's refusal of a request that has no MCP session and is not of a protocol without them.
+const NEITHER: &str = ". Send initialize first, or the header MCP-Protocol-Version: 2026-07-28.";
+
 /// A refusal with this status.
 pub(super) fn refused(status: StatusCode, message: &str) -> Answer {
     answer(status, None, REFUSED, message)
@@ -32,7 +35,11 @@ pub(super) async fn explained(response: Answer, body: &[u8], was_json: bool) -> 
     // Other headers stay: they say which methods are allowed.
     let (head, text) = response.into_parts();
     let text = whole(text).await;
-    let json = message(None, REFUSED, &String::from_utf8_lossy(&text));
+    let mut text = String::from_utf8_lossy(&text);
+    if text.ends_with("Session ID is required") {
+        text += NEITHER;
+    }
+    let json = message(None, REFUSED, &text);
     typed(Response::from_parts(head, Full::from(json).boxed_unsync()), JSON)
 }
 
@@ -52,4 +59,20 @@ fn answer(status: StatusCode, id: Option<Value>, code: i32, text: &str) -> Answe
     let mut response = Response::new(Full::from(message(id, code, text)).boxed_unsync());
     *response.status_mut() = status;
     typed(response, JSON)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_without_an_mcp_session_is_told_how_to_get_one() {
+        let text = Full::from("Bad Request: Session ID is required").boxed_unsync();
+        let mut response = Response::new(text);
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        let answer = explained(response, b"{}", true).await;
+        let json: Value = serde_json::from_slice(&whole(answer.into_body()).await).expect("JSON");
+        let message = json["error"]["message"].as_str().expect("a text");
+        assert!(message.contains("Send initialize first"), "{message}");
+    }
 }

@@ -8,7 +8,7 @@ use model::SessionId;
 use crate::{
     error::{Error, Result},
     mcp::services::Services,
-    session::{FileReader, Pieces, ReadError},
+    session::{FileReader, PieceSizes, ReadError},
 };
 
 /// Checks the size of a file that is to be returned. The limit is that of the settings or, if that is less, what fits
@@ -68,7 +68,7 @@ pub(in crate::mcp) async fn part(
     let size = reader.stamp().size;
     let range = offset.min(size)..offset.saturating_add(length).min(size);
     let mut all = Vec::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
-    let mut pieces = std::pin::pin!(reader.clone().range(range, Pieces::new(1)));
+    let mut pieces = std::pin::pin!(reader.clone().range(range, PieceSizes::new(1)));
     while let Some(piece) = pieces.try_next().await.map_err(|error| explain(error, reader, id))? {
         all.extend_from_slice(&piece);
     }

@@ -49,8 +49,8 @@ impl Tool for CancelExecution {
         let outcomes = CancelOutcome::ALL.map(CancelOutcome::as_str);
         Description {
             title: "Cancel an execution",
-            text: "Stops a run in progress; get_workspace_info tells its run_id. Its own call is \
-                   then answered as cancelled."
+            text: "Stops a run in progress; its progress messages and the workspace's history have its \
+                   run_id. Its own call is then answered as cancelled."
                 .into(),
             input: object(json!({ "execution_id": string("Its run_id.") }), &["execution_id"]),
             output: object(

@@ -22,7 +22,7 @@ impl Tool for CloseSession {
     type Arguments = OfSession;
 
     fn describe(_: &ToolFacts) -> Description {
-        let text = "Ends a session: its container, files and URLs are gone.";
+        let text = "Ends a session: its sandbox, files and URLs are gone.";
         described("Close a session", text, "closed")
     }
 

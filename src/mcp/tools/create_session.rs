@@ -98,7 +98,7 @@ impl Tool for CreateSession {
         let id = session(session_id.as_deref(), log)?;
         let is_named = id.is_some();
         let is_of_language = language.is_some();
-        let language = Language::chosen(language.as_deref(), &sessions.host().template().await)?;
+        let language = Language::chosen(language.as_deref(), &sessions.template().await)?;
         let Bounds { memory_mb, disk_mb, ttl_s } = Bounds::of(sessions.config());
         let memory = whole("memory_limit_mb", memory_limit_mb, memory_mb.0..=memory_mb.1)?;
         let disk = whole("disk_limit_mb", disk_limit_mb, disk_mb.0..=disk_mb.1)?;

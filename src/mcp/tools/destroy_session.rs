@@ -21,7 +21,7 @@ impl Tool for DestroySession {
     type Arguments = OfSession;
 
     fn describe(_: &ToolFacts) -> Description {
-        let text = "Ends a session with its variables, files and URLs, like close_session.";
+        let text = "Ends a session with its variables, files and URLs.";
         described("Destroy a session", text, "destroyed")
     }
 

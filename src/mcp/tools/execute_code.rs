@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    run_python::{client_timeout, lacking, libraries, no_pip, python},
+    run_python::{client_timeout, cpus, lacking, libraries, no_pip, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
     },
@@ -149,12 +149,12 @@ fn description(facts: &ToolFacts) -> String {
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, {}{}. Libraries: {}. {} memory, {} CPU.{}",
+             No network, {}{}. Libraries: {}. {} memory{}.{}",
             no_pip(facts),
             lacking(facts.template),
             libraries(facts.template),
             human_size(config.limits(&OwnSettings::default()).memory),
-            config.cpu_limit,
+            cpus(facts),
             client_timeout(config),
         )
     };
@@ -222,7 +222,7 @@ fn output(facts: &ToolFacts) -> Value {
             "session_id": session_of_result(),
             "new_workspace": new_workspace(),
             "new_session": new_session(),
-            "run_id": { "type": "string", "description": "Also what cancel_execution takes." },
+            "run_id": { "type": "string" },
             "status": { "type": "string", "enum": statuses, "description": "How the cell ended." },
             "exit_code": {
                 "type": "integer",
@@ -234,8 +234,7 @@ fn output(facts: &ToolFacts) -> Value {
             "truncated": {
                 "type": "boolean",
                 "description": "True if part of stdout, stderr or result was left out; a line in it says how \
-                                much and where. read_output returns what it says of the outputs; of a result \
-                                nothing more is kept.",
+                                much and where.",
             },
             "result": {
                 "type": "string",
@@ -270,7 +269,7 @@ fn output(facts: &ToolFacts) -> Value {
             "artifacts_omitted": {
                 "type": "integer",
                 "minimum": 1,
-                "description": "How many more files are new or changed; list_artifacts lists them.",
+                "description": "How many more files are new or changed.",
             },
             "error_message": {
                 "type": "string",

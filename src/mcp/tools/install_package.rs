@@ -112,7 +112,7 @@ impl Tool for InstallPackage {
         let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let ecosystem = language.ecosystem().ok_or_else(|| no_packages(language))?;
         let wanted = requirement(ecosystem, &package, version.as_deref())?;
-        let wanted = sessions.host().check_package(wanted)?;
+        let wanted = sessions.check_package(wanted)?;
         let name = wanted.name().to_owned();
         let which = call.workspace(session_id.as_deref(), log)?;
         let (progress, heard) = watch::channel(Progress::default());

@@ -44,7 +44,7 @@ impl Tool for ListRuntimes {
                     "type": "array",
                     "description": "state: variables stay between cells; rollback: they are put back when a \
                                     cell is stopped; undo: cells can be taken back; packages: \
-                                    install_package has more.",
+                                    more can be installed.",
                     "items": { "type": "string" },
                 },
                 "packages": {
@@ -69,11 +69,11 @@ impl Tool for ListRuntimes {
 
     async fn call(call: &Call, _: Arguments, _: &mut Log) -> Result<CallToolResponse> {
         let sessions = &call.services.sessions;
-        let template = sessions.host().template().await;
+        let template = sessions.template().await;
         let mut runtimes = runtimes(&template, sessions.config());
         for (language, rendered) in Language::of(&template).zip(&mut runtimes) {
             let has_packages =
-                language.ecosystem().is_some_and(|it| sessions.host().ecosystems().contains(&it));
+                language.ecosystem().is_some_and(|it| sessions.ecosystems().contains(&it));
             if let Some(features) = rendered["features"].as_array_mut().filter(|_| has_packages) {
                 features.push("packages".into());
             }

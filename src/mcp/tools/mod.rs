@@ -304,7 +304,7 @@ pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
 mod tests {
     use backend::Template;
     use config::Transport;
-    use model::package::Ecosystem;
+    use model::{World, package::Ecosystem};
 
     use super::*;
 
@@ -326,6 +326,40 @@ mod tests {
         files.sort();
         let names: Vec<_> = TOOLS.iter().map(|tool| tool.name).collect();
         assert_eq!(files, names);
+    }
+
+    #[test]
+    fn texts_of_tools_name_only_tools_that_are_listed() {
+        let (config, template) = (Config::default(), Template::built_in(""));
+        for chosen in ["run", "code", "sessions", "run,code", "run,sessions", "code,sessions"] {
+            let toolsets: Toolsets = chosen.parse().expect("toolsets");
+            let all: &[_] = &[Ecosystem::PyPi];
+            for packages in [all, &[]] {
+                let packages = if toolsets.has(Toolset::Code) { packages } else { &[] };
+                let facts = ToolFacts { toolsets, packages, ..facts(&config, &template) };
+                let listed = Tools::new(Toolsets::ALL, &facts, None).list(&facts);
+                let texts = serde_json::to_string(&listed).expect("JSON");
+                let mut others = Tools::reserved();
+                others.retain(|name| !listed.iter().any(|tool| tool.name == *name));
+                let named: Vec<_> = others.iter().filter(|name| texts.contains(**name)).collect();
+                assert!(named.is_empty(), "{chosen}: {named:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn processors_are_a_limit_only_of_a_system() {
+        let config = Config::default();
+        for world in [World::System, World::Interpreter] {
+            let template = Template { world, ..Template::built_in("") };
+            for toolsets in ["run", "code"] {
+                let toolsets = toolsets.parse().expect("a toolset");
+                let facts = ToolFacts { toolsets, ..facts(&config, &template) };
+                let listed = Tools::new(Toolsets::ALL, &facts, None).list(&facts);
+                let texts = serde_json::to_string(&listed).expect("JSON");
+                assert_eq!(texts.contains(" CPU"), world == World::System, "{toolsets}");
+            }
+        }
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl File<'_> {
     /// The kind of a file that cannot be shown.
     async fn kind(self, start: &[u8]) -> Result<CallToolResult> {
         let end = self.bytes(self.size().saturating_sub(kind::END), kind::END).await?;
-        let world = self.call.services.sessions.host().template().await.world;
+        let world = self.call.services.sessions.template().await.world;
         let path = self.reader.path();
         let kind = kind::of(path.as_str(), self.size(), (start, &end), world);
         let mut result = self.result;

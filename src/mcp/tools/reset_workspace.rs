@@ -89,8 +89,8 @@ impl Tool for ResetWorkspace {
             undo => undo.and_then(|cells| u32::try_from(cells).ok()),
         };
         let Some(opened) = call.existing_workspace(session_id.as_deref(), log).await? else {
-            if let Some(wanted) = undo {
-                return Err(Error::NothingToUndo { wanted, can_undo: 0 });
+            if undo.is_some() {
+                return Err(Error::NothingToUndo(0));
             }
             let nothing = json!({
                 "workspace": null,

@@ -65,7 +65,7 @@ impl Tool for RunPython {
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
         if !call.services.sessions.config().python {
-            let template = call.services.sessions.host().template().await;
+            let template = call.services.sessions.template().await;
             Language::chosen(Some(Language::Python.name()), &template)?;
         }
         let Arguments { session_id, code, timeout_s, inline_images, language } = arguments;
@@ -110,7 +110,7 @@ fn description(facts: &ToolFacts) -> String {
          files in /mnt/data stay, variables and imports do not. Print what you want to see. \
          plt.show() or savefig makes charts{charts}. Files written below /mnt/data (not /tmp or ~) \
          come back as artifacts: give the person their download_url, never a sandbox: link. No network, \
-         {}{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory, {} CPU. Clock: {}. Long \
+         {}{}. Libraries: {}; fonts for Latin, CJK, emoji. Limits: {} s, {} memory{}. Clock: {}. Long \
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
@@ -121,7 +121,7 @@ fn description(facts: &ToolFacts) -> String {
         libraries(facts.template),
         timeouts(config).0,
         human_size(config.limits(&OwnSettings::default()).memory),
-        config.cpu_limit,
+        cpus(facts),
         config.timezone.as_deref().unwrap_or("UTC"),
         human_time(config.ttl(&OwnSettings::default())),
         client_timeout(config),
@@ -244,6 +244,14 @@ pub(super) fn no_pip(facts: &ToolFacts) -> &'static str {
         "no pip (install_package instead)"
     } else {
         "no pip"
+    }
+}
+
+/// The limit of processors, after that of memory. It does not apply to a sandbox with an interpreter alone.
+pub(super) fn cpus(facts: &ToolFacts) -> String {
+    match facts.template.world {
+        World::System => format!(", {} CPU", facts.config.cpu_limit),
+        World::Interpreter => String::new(),
     }
 }
 

@@ -54,7 +54,7 @@ impl Driver {
             }
             Ending::Shutdown => EndReason::Shutdown,
         };
-        // Both before any caller learns of the end: its name is free at once, and calls for it wait for the save.
+        // Both before any caller learns of the end: its name is free at once, and calls for it wait for what it saves.
         let saved = archiving::announce(&self.setup, reason);
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
@@ -87,31 +87,27 @@ impl Driver {
             }
         }
         drop(self.link_owner);
-        let mut saving = None;
         if let Some(saved) = saved {
             if saved.wants_state() {
                 let _ = timeout(KEEP_TIMEOUT, self.sandbox.gone.clone()).await;
             }
-            let saved = if closers.is_empty() {
-                saved.finish(&self.setup).await
+            if closers.is_empty() {
+                saved.finish(&self.setup).await;
             } else {
-                saved.forget(&self.setup).await
-            };
-            // Dropped only after the backend's saved state was removed as well.
-            saving = Some(saved);
+                saved.forget(&self.setup).await;
+            }
         }
         if is_left {
             tracing::info!(session_id = %self.setup.id, "session left to the next server");
         } else if !sandbox::dispose(&self.setup, self.sandbox, reason).await {
             self.setup.lease.sandbox_may_be_left();
         }
-        drop(saving);
         self.setup.observers.notify(&SessionEvent::Ended(reason));
         drop(self.setup.observers);
         if let Some(evictor) = evictor {
             let _ = evictor.send(Ok(self.setup.lease.take_permit()));
         }
-        // A caller that closes a session to open another finds the permit free.
+        // A caller that closes a session to open another finds the permit free, and nothing of the closed session.
         drop(self.setup.lease);
         for reply in closers {
             let _ = reply.send(Ok(()));

@@ -40,8 +40,7 @@ impl Operation for Reset {
                 // The error says how many cells can be undone.
                 let there = context.link.inspect(language).await;
                 let can_undo = there.map_or(0, |(interpreter, _)| interpreter.can_undo);
-                let wanted = undo.unwrap_or_default();
-                Err(Error::NothingToUndo { wanted, can_undo }.into())
+                Err(Error::NothingToUndo(can_undo).into())
             }
             // A language that keeps no variables has no interpreter to end.
             Err(error)

@@ -26,7 +26,7 @@ use protocol::{
     message::AgentHello,
 };
 
-use super::{guest::Arrived, leash::Leash};
+use super::{connector::Arrived, leash::Leash};
 use crate::processes::parent_of;
 
 /// Time limit for a visitor to hand over its stream, and again to send its first frame.
@@ -47,7 +47,7 @@ pub(crate) struct Door(UnixListener);
 pub(super) struct Visitor {
     pub(super) input: OwnedFd,
     pub(super) output: OwnedFd,
-    pub(super) guest: Arrived,
+    pub(super) connector: Arrived,
 }
 
 /// The address of the socket of the agent with this process id. It has no file that another process could replace.
@@ -117,8 +117,8 @@ impl Visitor {
             }
         }
         let [input, output] = <[OwnedFd; 2]>::try_from(files).ok()?;
-        let guest = Arrived { pid, socket: socket.into() };
-        (greeting == [GREETING]).then_some(Self { input, output, guest })
+        let connector = Arrived { pid, socket: socket.into() };
+        (greeting == [GREETING]).then_some(Self { input, output, connector })
     }
 
     /// The first frame of the stream; `None` if it does not come in time.

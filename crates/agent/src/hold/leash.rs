@@ -36,8 +36,8 @@ struct State {
     /// How long the stream may be lost; `None` if the agent ends with the stream.
     hold: Option<Duration>,
     lost_since: Option<Instant>,
-    /// Number of streams before this one.
-    before: u64,
+    /// Generation of the stream: the number of streams before it.
+    generation: u64,
     /// The door, whose visitors are rejected while there is a stream.
     door: Option<Arc<Door>>,
 }
@@ -76,15 +76,14 @@ impl Leash {
 
     /// Marks the stream as lost. Ends the agent if no hold is set.
     pub(super) fn lose(&self) {
-        let before = self.state().before;
-        self.lose_that_after(before);
+        let generation = self.state().generation;
+        self.lose_stream(generation);
     }
 
-    /// Does what [`lose`](Self::lose) does, if the stream with this number of streams before it is still the current
-    /// one.
-    fn lose_that_after(&self, before: u64) {
+    /// Marks the stream as lost, unless a newer stream has replaced it.
+    fn lose_stream(&self, generation: u64) {
         let mut state = self.state();
-        if state.before != before {
+        if state.generation != generation {
             return;
         }
         if state.hold.is_none() {
@@ -102,7 +101,7 @@ impl Leash {
     pub(super) fn found(&self) {
         let mut state = self.state();
         state.lost_since = None;
-        state.before += 1;
+        state.generation += 1;
         let _ = self.bell.read();
         self.heard();
     }
@@ -126,9 +125,9 @@ impl Leash {
                 std::thread::sleep(left.min(TICK));
                 continue;
             }
-            let (door, before) = {
+            let (door, generation) = {
                 let state = self.state();
-                (state.door.clone(), state.before)
+                (state.door.clone(), state.generation)
             };
             let stdin = io::stdin();
             let mut fds = vec![PollFd::new(stdin.as_fd(), PollFlags::empty())];
@@ -137,7 +136,7 @@ impl Leash {
             let mut events = fds.iter().map(|fd| is_ready && fd.any().unwrap_or(true));
             let (hung_up, visited) = (events.next() == Some(true), events.next() == Some(true));
             if hung_up || self.silence.is_overdue() {
-                self.lose_that_after(before);
+                self.lose_stream(generation);
             } else if visited && let Some(door) = door {
                 door.turn_away();
             }

@@ -14,8 +14,8 @@
 //! If the server has asked for no hold, the end of the stream ends the agent.
 
 pub(crate) mod connect;
+pub(crate) mod connector;
 pub(crate) mod door;
-pub(crate) mod guest;
 pub(crate) mod leash;
 pub(crate) mod stream;
 
@@ -34,8 +34,8 @@ use protocol::{
 };
 
 use self::{
+    connector::Connector,
     door::{Door, Visitor},
-    guest::Guest,
     leash::Leash,
     stream::{Inbox, Outbox},
 };
@@ -45,7 +45,7 @@ use self::{
 pub(crate) struct Line {
     leash: Arc<Leash>,
     outbox: Arc<Mutex<Outbox>>,
-    guest: Guest,
+    connector: Connector,
     /// Takes in a new stream; `None` if no other stream can come.
     door: Option<Arc<Door>>,
     token: Option<HoldToken>,
@@ -71,8 +71,14 @@ impl Line {
     pub(crate) fn open(first_within: Option<Duration>) -> io::Result<Self> {
         let leash = Arc::new(Leash::new()?);
         let outbox = Arc::new(Mutex::new(Outbox::new(leash.bell())));
-        let mut line =
-            Self { leash, outbox, guest: Guest::default(), door: None, token: None, note: vec![] };
+        let mut line = Self {
+            leash,
+            outbox,
+            connector: Connector::default(),
+            door: None,
+            token: None,
+            note: vec![],
+        };
         if let Some(limit) = first_within {
             line.door = Some(Arc::new(Door::make()?));
             line.leash.set_hold(Some(limit));
@@ -92,8 +98,8 @@ impl Line {
     }
 
     /// Returns the process that has connected the stream.
-    pub(crate) fn guest(&self) -> Guest {
-        self.guest.clone()
+    pub(crate) fn connector(&self) -> Connector {
+        self.connector.clone()
     }
 
     /// Returns the leash that watches over the stream.
@@ -112,9 +118,9 @@ impl Line {
             let Some(first) = visitor.first_frame().filter(|it| it.kind != Kind::Resume) else {
                 continue;
             };
-            let Visitor { input, output, guest } = visitor;
+            let Visitor { input, output, connector } = visitor;
             self.outbox().connect(&output);
-            self.take(&input, guest);
+            self.take(&input, connector);
             self.leash.set_hold(None);
             return first;
         }
@@ -145,9 +151,8 @@ impl Line {
         self.note = note;
     }
 
-    /// Waits until a server resumes, and returns its request. Ends the agent if none comes in time. `standing` is
-    /// called when the server comes, because the run may have ended by then, with a reply that another server does not
-    /// get.
+    /// Waits until a server resumes, and returns its request. Ends the agent if none comes in time. Calls `standing`
+    /// only after a server has connected: a run may end while the agent waits.
     pub(crate) fn wait_for_next(&mut self, standing: impl Fn() -> Standing) -> Resume {
         self.leash.lose();
         let Some((door, token)) = self.door.clone().zip(self.token.clone()) else { crate::end() };
@@ -180,7 +185,7 @@ impl Line {
         if !resume.hold.token.is(token) {
             return None;
         }
-        let Visitor { input, output, guest } = visitor;
+        let Visitor { input, output, connector } = visitor;
         {
             // A run is marked as over before its reply is sent, which waits for this lock. So the server either learns
             // of the run or does not wait for its reply.
@@ -191,13 +196,13 @@ impl Line {
         }
         self.leash.set_hold(Some(Duration::from_millis(resume.hold.limit_ms)));
         self.leash.set_silence(resume.silence_limit_ms);
-        self.take(&input, guest);
+        self.take(&input, connector);
         Some(resume)
     }
 
-    fn take(&self, input: &OwnedFd, guest: guest::Arrived) {
+    fn take(&self, input: &OwnedFd, connector: connector::Arrived) {
         stream::connect(input);
-        self.guest.replace(Some(guest));
+        self.connector.replace(Some(connector));
         self.leash.found();
     }
 

@@ -31,7 +31,7 @@ use self::{
     proc::{Last, Listing, descendants, processes, read_stat},
     wait::{Waited, is_stopped_or_dead, reap_ended, wait_for_any},
 };
-use crate::hold::{door::MAX_VISIT, guest::Guest};
+use crate::hold::{connector::Connector, door::MAX_VISIT};
 
 /// The only signal that the agent waits for, as a set.
 fn child_signal() -> SigSet {
@@ -84,20 +84,19 @@ pub(crate) struct Children {
     servers: BTreeSet<Pid>,
     /// The killed process of the last run, until it has been reaped.
     dying: Option<Pid>,
-    /// The newest process at the time when only spared processes and at most one more were found. As long as its
-    /// process id is the last that was assigned, there are no other processes: while it exists, no other process can
-    /// get this id.
+    /// The newest process when the last full search found nothing unexpected. While it exists and the kernel has
+    /// assigned no other process id since, no search is needed.
     newest: Option<Newest>,
     last: Last,
     /// The process from outside that has connected the stream.
-    guest: Guest,
+    connector: Connector,
     /// Other processes from outside, and when each was first seen: they may be about to connect a stream.
     visitors: HashMap<i32, Instant>,
     signals: SignalFd,
 }
 
 impl Children {
-    pub(crate) fn new(guest: Guest) -> nix::Result<Self> {
+    pub(crate) fn new(connector: Connector) -> nix::Result<Self> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
             spared: BTreeSet::new(),
@@ -105,7 +104,7 @@ impl Children {
             dying: None,
             newest: None,
             last: Last::open(),
-            guest,
+            connector,
             visitors: HashMap::new(),
             signals: SignalFd::with_flags(&child_signal(), flags)?,
         })
@@ -347,7 +346,7 @@ impl Children {
         }
     }
 
-    /// All processes except the agent, its guest, the spared ones, dead ones that a kernel has not reaped, and those
+    /// All processes except the agent, its connector, the spared ones, dead ones that a kernel has not reaped, and those
     /// that have just come from outside.
     fn others(&mut self) -> Listing {
         let mut others = if std::process::id() == 1 { self.everyone() } else { descendants() };
@@ -357,7 +356,9 @@ impl Children {
             has_kernels
                 && read_stat(pid, |stat| stat.is_dead() && is_spared(stat.parent)) == Some(true)
         };
-        others.pids.retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid) && !self.guest.is(*pid));
+        others
+            .pids
+            .retain(|pid| !is_spared(*pid) && !is_of_kernel(*pid) && !self.connector.is(*pid));
         self.spare_visitors(&mut others.pids);
         others
     }
@@ -488,7 +489,7 @@ mod tests {
     #[test]
     fn a_program_counts_as_stopped_if_it_is_all_that_is_left() {
         let _alone = alone();
-        let mut children = Children::new(Guest::default()).expect("a signalfd");
+        let mut children = Children::new(Connector::default()).expect("a signalfd");
         let start = |code: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -533,7 +534,7 @@ mod tests {
     #[test]
     fn those_that_are_spared_outlive_a_sweep_and_end_each_by_itself() {
         let _alone = alone();
-        let mut children = Children::new(Guest::default()).expect("a signalfd");
+        let mut children = Children::new(Connector::default()).expect("a signalfd");
         let start = || {
             let mut command = Command::new("sleep");
             let child = command.arg("1000").spawn().expect("sleep runs");

@@ -125,8 +125,13 @@ impl StateFolder {
         }
     }
 
+    /// The files that have the name of a key. All others are not the server's.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
-        fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
+        let all = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
+        all.filter(|path| {
+            let name = path.file_stem().and_then(|it| it.to_str());
+            name.and_then(SessionKey::parse).is_some()
+        })
     }
 }
 
@@ -189,12 +194,21 @@ mod tests {
             age(&folder.record_path(kept), SAVED_FOR * 2);
         }
         age(&folder.state(&old), SAVED_FOR * 2);
+        let others = ["thesis.new", "thesis.note", "game.state", "f00d.state"]
+            .map(|name| dir.path().join(name));
+        for other in &others {
+            fs::write(other, "somebody's").expect("written");
+            age(other, SAVED_FOR * 2);
+        }
         age(&folder.state(&new), SAVED_FOR / 2);
         let refused = folder.lock().expect_err("it is held").to_string();
         assert!(refused.contains("another server's"), "{refused}");
         drop(held);
         let _held = folder.lock().expect("there");
         assert!(!folder.state(&old).exists() && folder.state(&new).exists());
+        for other in &others {
+            assert!(other.exists(), "{}", other.display());
+        }
         for gone in [&old, &alone] {
             assert_eq!(folder.record(gone), None);
         }

@@ -30,6 +30,17 @@ impl Allowed {
         }
     }
 
+    /// Whether all packages and versions that this allows are allowed by the other.
+    pub fn is_within(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, _) | (_, Self::Any) => true,
+            (Self::These(these), Self::These(_)) => {
+                these.iter().all(|it| other.within(it.clone()).as_ref() == Some(it))
+            }
+            _ => false,
+        }
+    }
+
     /// The entry of the list that allows a package; `None` without a list.
     pub fn of(&self, wanted: &Requirement) -> Option<&Requirement> {
         let Self::These(these) = self else { return None };

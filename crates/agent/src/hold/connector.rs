@@ -1,7 +1,7 @@
-//! The guest: the process that has connected the stream. It belongs to no run.
+//! The connector: the process that has connected the stream. It belongs to no run.
 //!
-//! A guest that was started from outside, for example by an exec, must live as long as the stream: the relay of the
-//! stream ends the stream with the process. The agent has the stream itself, so the guest only waits.
+//! A connector that was started from outside, for example by an exec, must live as long as the stream: the relay of the
+//! stream ends the stream with the process. The agent has the stream itself, so the connector only waits.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -14,9 +14,9 @@ use nix::{
     unistd::Pid,
 };
 
-/// The guest, if there is one. Clones share it.
+/// The connector, if there is one. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Guest(Arc<Mutex<Option<Arrived>>>);
+pub(crate) struct Connector(Arc<Mutex<Option<Arrived>>>);
 
 /// A process whose stream was taken.
 #[derive(Debug)]
@@ -26,14 +26,16 @@ pub(crate) struct Arrived {
     pub(super) socket: OwnedFd,
 }
 
-impl Guest {
-    /// Whether the guest has this process id and is alive.
+impl Connector {
+    /// Whether the connector has this process id and is alive.
     pub(crate) fn is(&self, pid: i32) -> bool {
-        let guest = self.0.lock().expect("no thread panics with it");
-        guest.as_ref().is_some_and(|guest| guest.pid.as_raw() == pid && guest.is_there())
+        let connector = self.0.lock().expect("no thread panics with it");
+        connector
+            .as_ref()
+            .is_some_and(|connector| connector.pid.as_raw() == pid && connector.is_there())
     }
 
-    /// Replaces the guest.
+    /// Replaces the connector.
     pub(super) fn replace(&self, with: Option<Arrived>) {
         *self.0.lock().expect("no thread panics with it") = with;
     }
