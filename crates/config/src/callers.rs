@@ -153,15 +153,21 @@ type IsWithin = fn(policy: &Config, server: &Config) -> bool;
 /// The settings that a policy can have.
 const IN_POLICIES: [(Row, IsWithin); 16] = [
     (table::SANDBOX_MEMORY_LIMIT.row, |policy, server| policy.memory_limit <= server.memory_limit),
-    (table::SANDBOX_DEFAULT_MEMORY.row, |_, _| true),
+    (table::SANDBOX_DEFAULT_MEMORY.row, |policy, _| {
+        policy.default_memory <= Some(policy.memory_limit)
+    }),
     (table::SANDBOX_DATA_LIMIT.row, |policy, server| policy.data_limit <= server.data_limit),
-    (table::SANDBOX_DEFAULT_DATA.row, |_, _| true),
+    (table::SANDBOX_DEFAULT_DATA.row, |policy, _| policy.default_data <= Some(policy.data_limit)),
     (table::SANDBOX_EXEC_TIMEOUT_S.row, |policy, server| {
         policy.exec_timeout <= server.exec_timeout
     }),
-    (table::SANDBOX_DEFAULT_TIMEOUT_S.row, |_, _| true),
+    (table::SANDBOX_DEFAULT_TIMEOUT_S.row, |policy, _| {
+        policy.default_timeout <= Some(policy.exec_timeout)
+    }),
     (table::SANDBOX_SESSION_TTL_M.row, |policy, server| policy.session_ttl <= server.session_ttl),
-    (table::SANDBOX_DEFAULT_SESSION_TTL_M.row, |_, _| true),
+    (table::SANDBOX_DEFAULT_SESSION_TTL_M.row, |policy, _| {
+        policy.default_ttl <= Some(policy.session_ttl)
+    }),
     (table::SANDBOX_MAX_UPLOAD_BYTES.row, |policy, server| policy.max_upload <= server.max_upload),
     (table::SANDBOX_MAX_SESSIONS_PER_CLIENT.row, |policy, server| {
         policy.max_sessions_per_client <= server.max_sessions_per_client
@@ -189,12 +195,13 @@ impl Config {
         let exceeded = IN_POLICIES
             .iter()
             .filter(|(row, is_within)| policy.contains_key(row.name) && !is_within(&narrow, self));
-        let more = exceeded.map(|(row, _)| format!("{}: allows more than the server's", row.name));
+        let more = exceeded
+            .map(|(row, _)| format!("{}: exceeds what the server or this policy allows", row.name));
         let mut more: Vec<_> = more.collect();
         if !(narrow.python || narrow.javascript || narrow.bash) {
             more.extend(policy.keys().next().map(|name| format!("{name}: no language is left")));
         }
-        // What the policy does not set follows the maxima that it sets.
+        // Settings that the policy leaves out follow the maxima that it sets.
         let within = Limits::from(self).with_memory(narrow.memory_limit.min(self.memory_limit));
         narrow.data_limit = narrow.data_limit.min(within.data);
         narrow.default_memory = narrow.default_memory.map(|it| it.min(narrow.memory_limit));
