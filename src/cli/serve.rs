@@ -187,7 +187,7 @@ fn reload(new: &Config, sessions: &Sessions) {
     let old = sessions.config();
     if new.callers.is_empty() != old.callers.is_empty() {
         tracing::error!(
-            "the settings are not reloaded: whether callers need tokens needs a restart"
+            "the settings are not reloaded: to have the first tokens, or none any more, the server needs a restart"
         );
         return;
     }

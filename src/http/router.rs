@@ -36,9 +36,6 @@ struct Endpoint {
     handler: MethodRouter<Shared>,
 }
 
-/// Parameters in the query of a URL with which a request is about the sessions of all callers.
-const OF_ALL: [&str; 2] = ["all", "caller"];
-
 /// All endpoints. At MCP's URL, the one for POST answers every method.
 fn endpoints() -> Vec<Endpoint> {
     use Right::{Audit, Metrics, OwnSessions};
@@ -84,7 +81,8 @@ async fn check_role(
 ) -> Result<Response> {
     let query = request.uri().query().unwrap_or_default();
     let is_of_all = request.uri().path().starts_with("/sessions")
-        && form_urlencoded::parse(query.as_bytes()).any(|(name, _)| OF_ALL.contains(&&*name));
+        && form_urlencoded::parse(query.as_bytes())
+            .any(|(name, _)| viewer::OF_ALL.contains(&&*name));
     let needs = if is_of_all { Right::AllSessions } else { needs };
     shared.access.check_role(request.headers(), needs)?;
     Ok(next.run(request).await)

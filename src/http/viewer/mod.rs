@@ -9,6 +9,7 @@ mod waiters;
 
 pub(super) use self::{
     api::{end, list, one, session},
+    operators::OF_ALL,
     page::{is_wanted, page},
     waiters::Waiters,
 };

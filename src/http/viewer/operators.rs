@@ -21,6 +21,9 @@ pub(super) const ALL: &str = "all";
 /// The parameter in the query of `DELETE /sessions/{session}` with the session's caller.
 pub(super) const CALLER: &str = "caller";
 
+/// The parameters with which a request is about the sessions of all callers.
+pub(in crate::http) const OF_ALL: [&str; 2] = [ALL, CALLER];
+
 /// The live sessions of all callers.
 ///
 /// # Errors
