@@ -305,6 +305,7 @@ async fn a_session_gets_the_default_limits_and_may_ask_for_more(on: On) {
         ("SANDBOX_DEFAULT_DATA", "10MB"),
         ("SANDBOX_MAX_UPLOAD_BYTES", "5MB"),
     ];
+    // Plain processes have no limit of memory or of files.
     if on.is_plain() {
         return;
     }
