@@ -13,7 +13,10 @@ use model::{Principal, SessionId, SessionKey, SessionRecord};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use super::{Archive, FIND_TIMEOUT, store::StoreError};
+use super::{
+    Archive, FIND_TIMEOUT, Lookup,
+    store::{StoreError, StoredObject},
+};
 
 /// The maximum number of sessions in a caller's list: those that were saved last.
 const MAX_LISTED: usize = 100;
@@ -36,10 +39,20 @@ pub(crate) struct Listed {
     pub(crate) saved: Timestamp,
 }
 
+/// A session of any caller that is in the archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListedOfAll {
+    pub(crate) caller: Principal,
+    pub(crate) session: Listed,
+    /// The size of what is saved.
+    pub(crate) bytes: u64,
+}
+
 /// The last list of each caller's sessions. The number of callers is limited by the number of tokens.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     of: HashMap<String, (Instant, Vec<Listed>)>,
+    all: Option<(Instant, Vec<ListedOfAll>)>,
     /// The number of changes that this server has made to the lists.
     changes: u64,
 }
@@ -47,13 +60,17 @@ pub(super) struct Lists {
 impl Lists {
     fn forget(&mut self, caller: &str) {
         self.of.remove(caller);
+        self.all = None;
         self.changes += 1;
     }
 }
 
+/// The folder with the folders of all callers.
+const CALLERS: &str = "callers";
+
 /// The folder with a caller's sessions.
 fn folder(caller: &str) -> String {
-    format!("callers/{}", hex::encode(&Sha256::digest(caller)[..16]))
+    format!("{CALLERS}/{}", hex::encode(&Sha256::digest(caller)[..16]))
 }
 
 /// The object of a caller's session.
@@ -73,14 +90,12 @@ impl Archive {
             return listed;
         }
         let since = Instant::now();
-        let listed = match timeout(FIND_TIMEOUT, self.found(caller)).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "failed to list archived sessions");
-                vec![]
-            }
-            Err(_) => vec![],
+        let named = |it: StoredObject| async move {
+            let id = self.pointer(&it.name).await?.and_then(|name| name.parse().ok());
+            let saved = Timestamp::from_second(it.written).ok();
+            Ok(id.zip(saved).map(|(id, saved)| Listed { id, saved }))
         };
+        let listed = in_time(self.found(&folder(caller.name()), named)).await;
         let mut lists = self.0.lists.lock();
         if lists.changes == changes {
             lists.of.insert(caller.name().to_owned(), (since, listed.clone()));
@@ -88,20 +103,49 @@ impl Archive {
         listed
     }
 
-    async fn found(&self, caller: &Principal) -> Result<Vec<Listed>, StoreError> {
+    /// The sessions of all callers that are in the archive, the last saved first. An empty list if the archive cannot
+    /// be reached.
+    pub(crate) async fn list_all(&self) -> Vec<ListedOfAll> {
+        let (changes, known) = {
+            let lists = self.0.lists.lock();
+            (lists.changes, lists.all.clone())
+        };
+        if let Some((_, listed)) = known.filter(|(since, _)| since.elapsed() < FRESH) {
+            return listed;
+        }
+        let since = Instant::now();
+        let read = |it: StoredObject| async move {
+            let key = it.name.rsplit('/').next().and_then(SessionKey::parse);
+            let Some(key) = key else { return Ok(None) };
+            let Lookup::Found(manifest) = self.manifest(&key).await else { return Ok(None) };
+            let caller = Principal::named(manifest.caller_name());
+            let saved = Timestamp::from_second(manifest.saved_at).ok();
+            let session = manifest.session().zip(saved).map(|(id, saved)| Listed { id, saved });
+            let bytes = manifest.bytes();
+            let both = caller.zip(session);
+            Ok(both.map(|(caller, session)| ListedOfAll { caller, session, bytes }))
+        };
+        let listed = in_time(self.found(CALLERS, read)).await;
+        let mut lists = self.0.lists.lock();
+        if lists.changes == changes {
+            lists.all = Some((since, listed.clone()));
+        }
+        listed
+    }
+
+    /// Reads the newest objects in a folder of sessions. Objects that were deleted meanwhile are left out.
+    async fn found<T, F: Future<Output = Result<Option<T>, StoreError>>>(
+        &self,
+        folder: &str,
+        read: impl Fn(StoredObject) -> F,
+    ) -> Result<Vec<T>, StoreError> {
         let oldest = Timestamp::now().as_second().saturating_sub_unsigned(self.0.keep.as_secs());
-        let found = self.store().list(&folder(caller.name())).take(MAX_FOUND);
+        let found = self.store().list(folder).take(MAX_FOUND);
         let mut found: Vec<_> = found.try_collect().await?;
         found.retain(|it| it.written > oldest);
         found.sort_by_key(|it| Reverse(it.written));
         found.truncate(MAX_LISTED);
-        let listed = stream::iter(found).map(|it| async move {
-            // A session that was deleted meanwhile is left out.
-            let id = self.pointer(&it.name).await?.and_then(|name| name.parse().ok());
-            let saved = Timestamp::from_second(it.written).ok();
-            Ok(id.zip(saved).map(|(id, saved)| Listed { id, saved }))
-        });
-        let listed = listed.buffered(READ_AT_ONCE);
+        let listed = stream::iter(found).map(read).buffered(READ_AT_ONCE);
         listed.try_filter_map(|it| async { Ok(it) }).try_collect().await
     }
 
@@ -123,5 +167,17 @@ impl Archive {
         self.store().delete(&object(caller, key)).await?;
         self.0.lists.lock().forget(caller);
         Ok(())
+    }
+}
+
+/// The list, or an empty one if the archive cannot be reached in time.
+async fn in_time<T>(listed: impl Future<Output = Result<Vec<T>, StoreError>>) -> Vec<T> {
+    match timeout(FIND_TIMEOUT, listed).await {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "failed to list archived sessions");
+            vec![]
+        }
+        Err(_) => vec![],
     }
 }

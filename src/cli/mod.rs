@@ -13,7 +13,7 @@ macro_rules! print_line {
 }
 
 mod audit;
-
+mod client;
 mod doctor;
 mod guard;
 mod health;
@@ -26,6 +26,7 @@ mod run;
 #[cfg(feature = "wasm")]
 mod runtime;
 mod serve;
+mod sessions;
 mod settings;
 mod token;
 #[cfg(feature = "wasm")]
@@ -95,6 +96,8 @@ enum Command {
         /// Print only those of this name.
         name: Option<String>,
     },
+    /// List and end the sessions of all callers of the HTTP server with these settings.
+    Sessions(sessions::SessionsArgs),
     /// Check and show the settings.
     Config {
         #[command(subcommand)]
@@ -356,6 +359,7 @@ pub fn main() -> ExitCode {
             Command::Token { name } => token::token(&inputs, name.as_deref()),
             Command::Config { command } => settings::run(&config, command),
             Command::Audit { command: AuditCommand::Verify(args) } => audit::verify(&config, args),
+            Command::Sessions(args) => sessions::sessions(&config, args).await,
             Command::Health => health::health(&config).await,
         }
     });

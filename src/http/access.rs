@@ -101,6 +101,12 @@ impl Access {
         Err(ApiError::refused(StatusCode::FORBIDDEN, "forbidden", why))
     }
 
+    /// Whether the token of a request is of a caller that may list and end the sessions of all.
+    pub(super) fn may_see_all(&self, headers: &HeaderMap) -> bool {
+        let permissions = self.sessions.host().permissions();
+        self.by_token(headers).is_some_and(|who| permissions.has(&who, Right::AllSessions))
+    }
+
     /// The caller with the token of a request.
     fn by_token(&self, headers: &HeaderMap) -> Option<Principal> {
         let bearer = bearer(headers)?;

@@ -46,6 +46,7 @@ use super::{
     hosts,
     seats::TooMany,
     shared::Shared,
+    viewer::OfOthers,
 };
 use crate::{metrics::Forwarded, peers::Proof, sessions::Sessions};
 
@@ -121,7 +122,7 @@ impl Peers {
         Some(Self { client, known })
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         to: &Claim,
         mut request: Request,
@@ -191,7 +192,7 @@ impl std::fmt::Debug for Peers {
 }
 
 /// The reason why there is no answer.
-enum NotSent {
+pub(super) enum NotSent {
     /// The server could not be reached: nothing was sent.
     Unreachable,
     /// The server disconnected or violated the protocol. The request may have been carried out.
@@ -293,6 +294,15 @@ async fn route(shared: &Shared, peers: &Peers, request: Request, next: Next) -> 
 /// The caller of a request that only its home server can answer; `None` if path and headers name no
 /// such caller.
 fn whose(shared: &Shared, request: &Request) -> Option<Whose> {
+    match OfOthers::of(request.uri()) {
+        // The server that is asked asks the others.
+        Some(OfOthers::All) => return None,
+        Some(OfOthers::Caller(caller)) => {
+            let operator = shared.access.may_see_all(request.headers());
+            return Principal::named(&caller).filter(|_| operator).map(Whose::Principal);
+        }
+        None => {}
+    }
     let path = request.uri().path();
     let is_of_somebody = ["/mcp", "/files", "/sessions"].iter().any(|it| path.starts_with(it));
     is_of_somebody.then(|| shared.access.whose(request.headers(), request.uri())).flatten()

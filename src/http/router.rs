@@ -79,11 +79,8 @@ async fn check_role(
     request: Request,
     next: Next,
 ) -> Result<Response> {
-    let query = request.uri().query().unwrap_or_default();
-    let is_of_all = request.uri().path().starts_with("/sessions")
-        && form_urlencoded::parse(query.as_bytes())
-            .any(|(name, _)| viewer::OF_ALL.contains(&&*name));
-    let needs = if is_of_all { Right::AllSessions } else { needs };
+    let of_others = viewer::OfOthers::of(request.uri());
+    let needs = if of_others.is_some() { Right::AllSessions } else { needs };
     shared.access.check_role(request.headers(), needs)?;
     Ok(next.run(request).await)
 }

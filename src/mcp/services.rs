@@ -4,8 +4,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use config::Transport;
 use hyper::http::request::Parts;
-use model::{Principal, SessionId};
-use rmcp::{RoleServer, service::RequestContext};
+use model::{Principal, SessionId, text::printable};
+use rmcp::{RoleServer, model::Implementation, service::RequestContext};
 use tokio_util::sync::CancellationToken;
 
 use super::roots::Answered;
@@ -31,6 +31,9 @@ pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option
 
 /// Parameters that the URL of a client may have.
 pub(super) const KNOWN_IN_URL: [&str; 3] = ["workspace", "toolsets", "inline_images"];
+
+/// Characters that are stored of a client's name and version, each.
+const MAX_CLIENT_CHARS: usize = 60;
 
 /// Similarity above which one name counts as another one misspelt, from 0 to 1.
 const ALIKE: f64 = 0.7;
@@ -90,6 +93,7 @@ impl Services {
         let head = context.extensions.get::<Parts>();
         let principal = head.and_then(|head| head.extensions.get::<Principal>());
         let sessions = self.sessions.seen_by(principal.cloned().unwrap_or_else(Principal::local));
+        let sessions = sessions.with(client(context));
         let base = head.and_then(|head| head.extensions.get::<Base>());
         let urls = self.urls.as_ref().map(|urls| urls.for_client(base));
         Self { sessions, urls, ..self.clone() }
@@ -103,6 +107,14 @@ impl Services {
         let live = self.sessions.get(id).filter(|live| !live.is_stateless())?;
         Some((self.urls.as_ref()?, NumberedSession { id, number: live.number() }))
     }
+}
+
+/// The name and version of the client's program, as it says.
+fn client(context: &RequestContext<RoleServer>) -> Option<Arc<str>> {
+    let of_peer = || Some(context.peer.peer_info()?.client_info.clone());
+    let Implementation { name, version, .. } = context.meta.client_info().or_else(of_peer)?;
+    let shown = |text: &str| printable(text).chars().take(MAX_CLIENT_CHARS).collect::<String>();
+    Some(format!("{} {}", shown(&name), shown(&version)).trim().into())
 }
 
 /// The workspace of a call that names no session, by the client's URL or connection.

@@ -8,7 +8,7 @@
 
 use std::{fmt, sync::Arc};
 
-use link::Memory;
+use link::Vitals;
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
     collector::Collector,
@@ -29,11 +29,7 @@ const PHASES: [Phase; 5] =
 
 /// The label of a session's phase; `None` for a pooled sandbox, which has no session.
 fn state(phase: Phase) -> Option<&'static str> {
-    match phase {
-        Phase::Pooled => None,
-        Phase::Hibernating => Some("resting"),
-        Phase::Starting | Phase::Idle | Phase::Running => Some(phase.as_str()),
-    }
+    (phase != Phase::Pooled).then(|| phase.for_operators())
 }
 
 /// All sandboxes. Clones share them.
@@ -60,7 +56,7 @@ struct Seen {
 enum Use {
     #[default]
     Unknown,
-    Told(Memory),
+    Told(Vitals),
     /// The sandbox is saved on disk.
     None,
 }
@@ -69,7 +65,7 @@ impl Use {
     fn bytes(&self) -> Option<u64> {
         match self {
             Self::Unknown => None,
-            Self::Told(memory) => memory.get(),
+            Self::Told(vitals) => vitals.memory(),
             Self::None => Some(0),
         }
     }
@@ -136,8 +132,8 @@ impl SandboxGauge {
 impl Observer for SandboxGauge {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { memory, .. } => {
-                *self.seen.memory.lock() = Use::Told(memory.clone());
+            SessionEvent::Started { vitals, .. } => {
+                *self.seen.memory.lock() = Use::Told(vitals.clone());
             }
             SessionEvent::Slept => *self.seen.memory.lock() = Use::None,
             SessionEvent::Phase(phase) => self.set(*phase),

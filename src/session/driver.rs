@@ -99,7 +99,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     setup.observers.notify(&SessionEvent::Started {
         sandbox: &sandbox.id,
         took: Duration::ZERO,
-        memory: link.memory(),
+        vitals: link.vitals(),
         start: SandboxStart::Resumed,
     });
     let mut driver = Driver::new(setup, sandbox, link, owner);

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use link::Memory;
+use link::Vitals;
 use model::{RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
@@ -22,7 +22,7 @@ pub(crate) enum SessionEvent<'a> {
         /// The backend's name for the sandbox.
         sandbox: &'a str,
         took: Duration,
-        memory: Memory,
+        vitals: Vitals,
         start: SandboxStart,
     },
     /// The sandbox was saved on disk and has ended, until the session is used.

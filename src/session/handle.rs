@@ -9,6 +9,7 @@ use backend::CallerKey;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use model::{OwnSettings, SessionId, SessionRecord};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +56,8 @@ pub(crate) struct Handle {
     pub(crate) own: OwnSettings,
     /// The image of the session's sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
+    /// The program that its caller used last, if it said which.
+    pub(crate) client: Arc<Mutex<Option<Arc<str>>>>,
     /// How the session resumed from saved state.
     pub(crate) beginning: Beginning,
     /// The session's runs so far.
@@ -91,6 +94,7 @@ impl Handle {
                 archived: Arc::default(),
                 own: OwnSettings::default(),
                 image: None,
+                client: Arc::default(),
                 beginning: Beginning::default(),
                 history,
                 usage,
@@ -117,6 +121,13 @@ impl Handle {
     /// Makes this the handle of a session that ends with its call.
     pub(crate) fn stateless(self) -> Self {
         Self { is_stateless: true, ..self }
+    }
+
+    /// Notes the program that the caller of the session uses, if it says which.
+    pub(crate) fn is_used_with(&self, client: Option<&Arc<str>>) {
+        if let Some(client) = client {
+            *self.client.lock() = Some(client.clone());
+        }
     }
 
     /// Whether the session's task takes no more commands.

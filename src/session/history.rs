@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use link::Vitals;
 use model::{Artifact, DataPath, Outcome, RunId, text::without_controls};
 use protocol::message::{CellState, RuntimeName};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use super::{
     Phase, RunReport,
     command::Program,
     pictures::Picture,
+    report::MAX_FIGURE,
     spill::{SpillFile, Spilled},
 };
 use crate::notes::Notes;
@@ -42,6 +44,9 @@ const MAX_LINE_CHARS: usize = 80;
 /// Factor by which a session with texts on disk may keep more bytes, because the rest of each run stays in memory.
 const MORE_WITH_DISK: usize = 4;
 
+/// Longest wait for an agent's report of resources.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Bytes of a run besides its texts.
 const RUN_BYTES: usize = 512;
 
@@ -56,6 +61,23 @@ pub struct History {
     version: u64,
     phase: Phase,
     changed: Option<Timestamp>,
+    /// The reports of the present sandbox; `None` while there is no sandbox.
+    vitals: Option<Vitals>,
+    /// The resources that earlier sandboxes of the session have used.
+    before: Resources,
+}
+
+/// The resources that a session uses, each `None` if it is not known. Agents report them every ten seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Memory in bytes, files included; 0 while no sandbox is running.
+    pub memory: Option<u64>,
+    /// The most memory in bytes so far.
+    pub memory_peak: Option<u64>,
+    /// Processor time so far.
+    pub cpu: Option<Duration>,
+    /// Bytes of files in the data area.
+    pub data: Option<u64>,
 }
 
 /// A run, in progress or ended.
@@ -176,6 +198,34 @@ impl History {
     /// The present phase of the session.
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// The resources that the session uses, as its agent last reported them.
+    pub fn resources(&self) -> Resources {
+        let Self { vitals, before, .. } = self;
+        let Some(vitals) = vitals else { return Resources { memory: Some(0), ..*before } };
+        let now = vitals.report();
+        let cpu = now.cpu_ms.map(|ms| Duration::from_millis(ms.min(MAX_FIGURE)));
+        Resources {
+            memory: vitals.memory(),
+            memory_peak: now.memory_peak_bytes.max(before.memory_peak),
+            cpu: cpu.map(|cpu| cpu + before.cpu.unwrap_or_default()).or(before.cpu),
+            data: now.data_bytes.or(before.data),
+        }
+    }
+
+    /// Waits until the session's agent has reported the resources anew, if the session has a sandbox. An agent that
+    /// does not answer is not waited for long.
+    pub async fn renew_resources(&self) {
+        if let Some(vitals) = &self.vitals {
+            vitals.renew(REPORT_TIMEOUT).await;
+        }
+    }
+
+    /// Another sandbox has taken the place of the present one, or none has.
+    fn replace_sandbox(&mut self, vitals: Option<Vitals>) {
+        self.before = self.resources();
+        self.vitals = vitals;
     }
 
     fn begin(&mut self, run_id: RunId, program: &Program) {
@@ -413,7 +463,6 @@ fn first_line(code: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use link::Memory;
     use model::{DataPath, Output};
     use proptest::prelude::*;
     use protocol::message::Start;
@@ -496,7 +545,7 @@ mod tests {
         journal.observe(&SessionEvent::Started {
             sandbox: "box",
             took: Duration::ZERO,
-            memory: Memory::default(),
+            vitals: Vitals::default(),
             start: SandboxStart::New,
         });
         assert_eq!(phase(), Phase::Idle);

@@ -26,4 +26,9 @@ impl Phase {
             Self::Idle | Self::Hibernating => "idle",
         }
     }
+
+    /// The documented word for operators, who see which sessions have freed their memory.
+    pub(crate) fn for_operators(self) -> &'static str {
+        if self == Self::Hibernating { "resting" } else { self.as_str() }
+    }
 }

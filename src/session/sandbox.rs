@@ -75,8 +75,8 @@ async fn start(setup: &Setup, how: SandboxStart) -> Result<(Sandbox, Link, LinkO
                 }
                 return Err(error);
             }
-            let (took, memory) = (begun.elapsed(), link.memory());
-            let started = SessionEvent::Started { sandbox: &sandbox.id, took, memory, start: how };
+            let (took, vitals) = (begun.elapsed(), link.vitals());
+            let started = SessionEvent::Started { sandbox: &sandbox.id, took, vitals, start: how };
             setup.observers.notify(&started);
             Ok((sandbox, link, owner))
         }

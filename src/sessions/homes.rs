@@ -113,6 +113,16 @@ impl<'a> SharedCallers<'a> {
         Self { sessions, callers, shared, homes: shared.homes() }
     }
 
+    /// The name of this server among the others; `None` before it has started.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.homes.name()
+    }
+
+    /// The other servers that are the home of a caller.
+    pub(crate) fn servers(&self) -> Vec<Claim> {
+        self.homes.others()
+    }
+
     /// The caller whose session has this number in its URLs, if that caller has a home.
     pub(crate) fn of_number(&self, number: u64) -> Option<CallerKey> {
         let prefix = u32::try_from(number >> u32::BITS).ok()?;

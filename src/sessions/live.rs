@@ -1,10 +1,11 @@
 //! A live session, as its caller sees it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use backend::Limits;
 use jiff::Timestamp;
 use model::SessionId;
+use serde_json::{Map, Value};
 
 use super::Sessions;
 use crate::{
@@ -27,6 +28,8 @@ pub struct SessionInfo {
     pub id: SessionId,
     /// Distinguishes sessions of one name.
     pub number: u64,
+    /// The program that the session's caller used last, if it said which.
+    pub client: Option<Arc<str>>,
     /// When a caller asked for the session.
     pub since: Timestamp,
     /// When the session was last used.
@@ -37,6 +40,25 @@ pub struct SessionInfo {
     pub expires: Timestamp,
     /// The session's runs and uploads so far, and its present phase.
     pub history: History,
+}
+
+impl SessionInfo {
+    /// The resources that the session uses, as far as they are known, and their limits, as JSON. No figure exceeds its
+    /// limit: the agent that reports it is not trusted.
+    pub(crate) fn resources(&self) -> Map<String, Value> {
+        let (used, limits) = (self.history.resources(), self.limits);
+        let within = |figure: Option<u64>, limit: u64| figure.map(|it| it.min(limit).into());
+        let hundredths = |cpu: Duration| (cpu.as_secs_f64() * 100.0).round() / 100.0;
+        let fields: [(&str, Option<Value>); 6] = [
+            ("memory_bytes", within(used.memory, limits.memory)),
+            ("memory_peak_bytes", within(used.memory_peak, limits.memory)),
+            ("memory_limit_bytes", Some(limits.memory.into())),
+            ("cpu_seconds", used.cpu.map(|cpu| hundredths(cpu).into())),
+            ("disk_bytes", within(used.data, limits.data)),
+            ("disk_limit_bytes", Some(limits.data.into())),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
 }
 
 impl<'a> Live<'a> {
@@ -64,6 +86,7 @@ impl<'a> Live<'a> {
         SessionInfo {
             id: self.handle.id.clone(),
             number: self.number(),
+            client: self.handle.client.lock().clone(),
             since: self.handle.since,
             used: self.handle.used(),
             limits: self.limits(),

@@ -21,9 +21,10 @@
 //! - [`saved`]: sandboxes in the state folder. [`archived`]: sessions in the archive. [`adopt`]: sandboxes that wait for
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
-//! - [`live`]: a session, for readers. [`cancel`]: ends a run by its name. [`packages`]: installs packages.
+//! - [`live`]: a session, for readers. [`all`]: those of all callers, for operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages.
 
 mod adopt;
+mod all;
 mod archived;
 mod cancel;
 mod gone;
@@ -55,11 +56,15 @@ use model::{
 pub use protocol::message::{RuntimeName, Stream};
 use tokio::sync::watch;
 
+use self::{
+    all::AllSessions, archived::ArchivedSessions, homes::SharedCallers, open::Opening,
+    saved::SavedSessions,
+};
 pub(crate) use self::{
+    all::Dormant,
     archived::ArchivedSession,
     stateless::{STATELESS, session_name},
 };
-use self::{archived::ArchivedSessions, homes::SharedCallers, open::Opening, saved::SavedSessions};
 pub use self::{
     cancel::CancelOutcome,
     host::{Host, Options},
@@ -95,6 +100,8 @@ pub struct Sessions {
     caller: Principal,
     /// The settings that hold for the caller.
     config: Arc<Config>,
+    /// The program that the caller uses, if it says which.
+    client: Option<Arc<str>>,
     /// If set, only the session with this number is visible.
     only: Option<u64>,
 }
@@ -103,14 +110,21 @@ impl Sessions {
     /// No sessions yet, as the local caller sees them.
     pub fn new(config: Config, backend: Arc<dyn Backend>, options: Options) -> Self {
         let host = Arc::new(Host::new(config, backend, options));
-        Self { config: host.config.clone(), host, caller: Principal::local(), only: None }
+        let (config, caller) = (host.config.clone(), Principal::local());
+        Self { host, config, caller, client: None, only: None }
     }
 
     /// The sessions as another caller sees them.
     #[must_use]
     pub fn seen_by(&self, caller: Principal) -> Self {
         let config = self.host.permissions.settings(&caller);
-        Self { host: self.host.clone(), config, caller, only: None }
+        Self { host: self.host.clone(), config, caller, client: None, only: None }
+    }
+
+    /// Names the program that the caller uses, for the operators' list of sessions.
+    #[must_use]
+    pub fn with(self, client: Option<Arc<str>>) -> Self {
+        Self { client, ..self }
     }
 
     /// Restricts the view to the session with this number: later sessions of its name are hidden.
@@ -209,6 +223,11 @@ impl Sessions {
         Some(ArchivedSessions::new(self, self.host.archive.as_ref()?))
     }
 
+    /// The sessions of all callers, for operators.
+    pub(crate) fn all(&self) -> AllSessions<'_> {
+        AllSessions(self)
+    }
+
     /// The caller's workspaces.
     pub fn workspaces(&self) -> Workspaces<'_> {
         Workspaces(self)
@@ -219,6 +238,11 @@ impl Sessions {
         let callers = self.host.callers.as_ref();
         let (callers, shared) = callers.zip(self.host.backend.abilities().shared)?;
         Some(SharedCallers::new(self, callers, shared))
+    }
+
+    /// The name of this server among those that share callers.
+    pub(crate) fn server(&self) -> Option<String> {
+        self.shared_callers()?.name()
     }
 
     /// Runs a program in the session that the call means, or in a new one.
@@ -355,20 +379,6 @@ impl Sessions {
         drop(registry);
         names.sort_unstable();
         names
-    }
-
-    /// The live sessions of all callers, by caller and name.
-    pub(crate) fn all(&self) -> Vec<(Principal, SessionInfo)> {
-        let mut callers: Vec<_> = self.host.registry().callers().collect();
-        callers.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-        callers.dedup();
-        let of = |caller: Principal| {
-            let sessions = self.seen_by(caller.clone());
-            let names = sessions.names();
-            let infos = names.iter().filter_map(|id| Some(sessions.get(id)?.info()));
-            infos.map(|info| (caller.clone(), info)).collect::<Vec<_>>()
-        };
-        callers.into_iter().flat_map(of).collect()
     }
 
     /// The language of cells that name none, in the caller's session of this name, if it was created with one. The

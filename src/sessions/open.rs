@@ -46,6 +46,7 @@ pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle>
         sessions.host.ended(&SessionKey::of(&sessions.caller, id)).await?;
     }
     if let Some(handle) = sessions.find(id) {
+        handle.is_used_with(sessions.client.as_ref());
         // The session has no sandbox, only saved state: every operation needs a new sandbox, and so a permit.
         if handle.usage.resting() == Some(0) {
             Box::pin(room::wake(sessions, &handle)).await?;
@@ -63,7 +64,9 @@ pub(super) async fn awake(sessions: &Sessions, id: &SessionId) -> Result<Handle>
         return Err(sessions.gone(id));
     }
     // Boxed: rare, and much larger than what every other call waits for.
-    Ok(Box::pin(opening.open()).await?.1)
+    let handle = Box::pin(opening.open()).await?.1;
+    handle.is_used_with(sessions.client.as_ref());
+    Ok(handle)
 }
 
 /// Restores the session that the call means, if the archive has it.
@@ -122,6 +125,7 @@ impl<'a> Opening<'a> {
                     return (Opened { id, is_new: false, lost: None }, Err(error));
                 }
             };
+            handle.is_used_with(self.sessions.client.as_ref());
             if handle.usage.resting().is_some()
                 && let Err(error) = Box::pin(room::wake(self.sessions, &handle)).await
             {

@@ -38,9 +38,9 @@ pub(crate) struct SavedSessions<'a> {
 /// The record of a saved session, as far as this server can use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SavedRecord {
-    session: SessionId,
+    pub(super) session: SessionId,
     /// The session's caller, if it was recorded.
-    caller: Option<Principal>,
+    pub(super) caller: Option<Principal>,
     /// The number that the session's URLs are bound to, if this server's URLs are bound to it.
     pub(super) number: Option<u64>,
     /// When the session began, if that was recorded.
@@ -70,7 +70,7 @@ struct Nameless {
 
 impl SavedRecord {
     /// Parses a record that a server with these or other settings has stored; `None` if it is not valid.
-    fn parse(text: &str, config: &Config) -> Option<Self> {
+    pub(super) fn parse(text: &str, config: &Config) -> Option<Self> {
         if let Ok(Stored { record, numbers_of }) = serde_json::from_str(text) {
             let is_own = numbers_of.is_some() && numbers_of == numbers::valid_for(config);
             let SessionRecord { caller, session, number, since, workspace, own } = record;

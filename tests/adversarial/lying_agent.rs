@@ -476,7 +476,13 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
         while let Some(asked) = agent.any_asked().await {
             match asked.kind {
                 Kind::Ping => {
-                    let pong = Pong { memory_bytes: Some(u64::MAX) };
+                    let all = Some(u64::MAX);
+                    let pong = Pong {
+                        memory_bytes: all,
+                        memory_peak_bytes: all,
+                        cpu_ms: all,
+                        data_bytes: all,
+                    };
                     agent.reply(asked.call, &pong, b"").await;
                 }
                 Kind::Run => {

@@ -166,6 +166,30 @@ try {
     }),
   );
 
+  await check("the sessions of all callers are a table from which they can be ended", async () => {
+    await web.run("of-somebody", "print(1)");
+    const row = `[...document.querySelectorAll("#all tr")].find((row) => row.querySelector("th").textContent.endsWith("of-somebody"))`;
+    for (const [scheme, width] of [["light", 1280], ["dark", 360]]) {
+      await visit(web.base, async (page) => {
+        await page.eventually(`${LIVE} && !!document.querySelector("main a[href='?all']")`);
+        await page.value(`document.querySelector("main a[href='?all']").click()`);
+        await page.eventually(`location.search === "?all" && ${LIVE} && !!${row}`);
+        const cells = await page.value(`[...${row}.children].map((cell) => cell.textContent)`);
+        equal([cells[0], cells[2], cells[8]], ["local of-somebody", "idle", "1 last ok"], "cells");
+        equal(/^\d+ ms$|^[\d.]+ s$/.test(cells[6]), true, `processor time: ${cells[6]}`);
+        equal(await page.value(`document.documentElement.scrollWidth <= innerWidth`), true, "no scrolling sideways");
+        await accessible(page, `all sessions, ${scheme}`);
+      }, { scheme, width, height: 740 });
+    }
+    await visit(`${web.base}/?all`, async (page) => {
+      await page.eventually(`!!${row}`);
+      await page.value(`${row}.querySelector("button").click()`);
+      await page.eventually(`document.querySelector("#end").open`);
+      await page.value(`document.querySelector("#end-now").click()`);
+      await page.eventually(`!${row}`);
+    });
+  });
+
   await check("a picture stands beside the run that made it, for as long as it is that", async () => {
     const [start] = MAKE.split("png('red.png'");
     const run = (n) => `document.querySelectorAll(".run")[${n}]`;

@@ -211,6 +211,44 @@ async fn a_caller_finds_the_same_sessions_whichever_server_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operator_lists_and_ends_the_sessions_of_all_servers_at_any_of_them() {
+    let deployment = Deployment::new();
+    let file = deployment.folder.path().join("config.yaml");
+    std::fs::write(&file, "callers: [{ name: olga, token: o-token, role: operator }]")
+        .expect("written");
+    let settings = [("SANDBOX_CONFIG_FILE", file.to_str().expect("UTF-8"))];
+    let a = deployment.server_with(&settings).await;
+    let b = deployment.server_with(&settings).await;
+    let (hers, his) = (name("hers"), name("his"));
+    cell(&a.alice(), &hers, "1").await;
+    cell(&b.bob(), &his, "1").await;
+    let listed = async |replica: &Replica| {
+        let olga = replica.web.caller(Some("o-token"));
+        let all = olga.send("GET", "/sessions?all", &[], &[]).await.json();
+        let all = all["sessions"].as_array().expect("a list").clone();
+        let shown =
+            |it: &Value| (text(&it["caller"]).to_owned(), text(&it["session_id"]).to_owned());
+        let mut servers: Vec<_> = all.iter().map(|it| text(&it["server"]).to_owned()).collect();
+        servers.sort();
+        servers.dedup();
+        let mut all: Vec<_> = all.iter().map(shown).collect();
+        all.sort();
+        (all, servers.len())
+    };
+    let both = vec![("alice".to_owned(), hers), ("bob".to_owned(), his.clone())];
+    // The list is as long as a server knows of the other's callers.
+    for replica in [&a, &b] {
+        until("both are listed", async || listed(replica).await == (both.clone(), 2)).await;
+    }
+    let end = async |caller: &Caller| {
+        caller.send("DELETE", &format!("/sessions/{his}?caller=bob"), &[], &[]).await.status
+    };
+    assert_eq!(end(&a.alice()).await, 403);
+    assert_eq!(end(&a.web.caller(Some("o-token"))).await, 204, "of the other server");
+    assert_eq!(listed(&b).await.0, both[..1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn callers_are_apart_on_whichever_server_they_are() {
     let deployment = Deployment::new();
     let (a, b) = deployment.two().await;

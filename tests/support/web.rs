@@ -186,6 +186,8 @@ impl Caller {
     pub fn modern(&self, method: &str, mut params: Value) -> (Value, Vec<(&'static str, String)>) {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
         params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        params["_meta"]["io.modelcontextprotocol/clientInfo"] =
+            json!({ "name": "tests", "version": "1" });
         let names = ["name", "uri", "taskId"].map(|field| params[field].as_str());
         let name = names.into_iter().flatten().next().map(str::to_owned);
         let id = self.next.fetch_add(1, Ordering::Relaxed);

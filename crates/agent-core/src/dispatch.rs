@@ -156,8 +156,8 @@ pub trait Frontend {
     /// Notes that a frame was received. Fails if requests of its kind cannot be answered yet.
     fn receive(&mut self, call: u32, kind: Kind) -> Result<(), Failure>;
 
-    /// Bytes of memory of the sandbox; `None` if it is not known.
-    fn memory_in_use(&self) -> Option<u64>;
+    /// Answers [`Ping`].
+    fn usage(&self) -> Pong;
 
     /// Answers [`Put`].
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure>;
@@ -278,9 +278,7 @@ impl<F: Frontend> Dispatcher<F> {
             }),
             Kind::Get => replies.respond(call, head, |get: Get| frontend.get(&get)),
             Kind::List => replies.respond(call, head, |list: List| Ok(frontend.list(list))),
-            Kind::Ping => replies.respond(call, head, |Ping {}| {
-                Ok((Pong { memory_bytes: frontend.memory_in_use() }, vec![]))
-            }),
+            Kind::Ping => replies.respond(call, head, |Ping {}| Ok((frontend.usage(), vec![]))),
             Kind::Remember => replies.respond(call, head, |Remember {}| {
                 if body.len() > MAX_NOTE {
                     return Err(Failure::bad_request("the note is too long"));
@@ -370,8 +368,8 @@ mod tests {
             Ok(())
         }
 
-        fn memory_in_use(&self) -> Option<u64> {
-            None
+        fn usage(&self) -> Pong {
+            Pong::default()
         }
 
         fn put(&mut self, _: &Put, _: &[u8]) -> Result<PutDone, Failure> {

@@ -29,6 +29,7 @@ mod runner;
 mod runtimes;
 mod serve;
 mod transfer;
+mod usage;
 
 use std::{ffi::OsString, num::ParseIntError, path::PathBuf, process::ExitCode, time::Duration};
 

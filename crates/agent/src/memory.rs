@@ -14,6 +14,7 @@ type GroupFile = LazyLock<Option<File>>;
 
 static EVENTS: GroupFile = LazyLock::new(|| open("memory.events", "memory.oom_control"));
 static USAGE: GroupFile = LazyLock::new(|| open("memory.current", "memory.usage_in_bytes"));
+static PEAK: GroupFile = LazyLock::new(|| open("memory.peak", "memory.max_usage_in_bytes"));
 static STAT: GroupFile = LazyLock::new(|| open("memory.stat", "memory.stat"));
 static LIMIT: GroupFile = LazyLock::new(|| open("memory.max", "memory.limit_in_bytes"));
 
@@ -45,6 +46,14 @@ pub(crate) fn in_use() -> Option<u64> {
         return None;
     }
     working_set(&read(&USAGE)?, &read(&STAT)?)
+}
+
+/// The most bytes in use so far, those included that the kernel could reclaim; `None` as of [`in_use`].
+pub(crate) fn peak() -> Option<u64> {
+    if std::process::id() != 1 {
+        return None;
+    }
+    read(&PEAK)?.trim().parse().ok()
 }
 
 /// Whether this number of bytes is free; true if that is not known.

@@ -8,7 +8,7 @@ use nix::unistd::AccessFlags;
 use protocol::{
     frame::{Frame, Kind},
     message::{
-        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Put, PutDone,
+        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Pong, Put, PutDone,
         ServerHello,
     },
 };
@@ -20,10 +20,10 @@ use sandbox_files::{
 use crate::{
     end,
     hold::{Line, Standing},
-    memory,
     places::Places,
     processes,
     runner::{self, KillSwitch},
+    usage::usage,
 };
 
 /// Answers frames until the stream is lost and no other will come. With `first_within`, the first stream must come
@@ -120,8 +120,8 @@ impl Frontend for Agent {
         Ok(())
     }
 
-    fn memory_in_use(&self) -> Option<u64> {
-        memory::in_use()
+    fn usage(&self) -> Pong {
+        usage(&self.places.data)
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {

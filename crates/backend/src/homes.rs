@@ -89,6 +89,9 @@ pub trait Homes: fmt::Debug + Send + Sync {
     /// The callers with a known home whose keys begin with these 32 bits.
     fn beginning_with(&self, prefix: u32) -> Vec<CallerKey>;
 
+    /// The other servers that are the home of a caller.
+    fn others(&self) -> Vec<Claim>;
+
     /// The callers whose home is this server.
     fn here(&self) -> Vec<CallerKey>;
 

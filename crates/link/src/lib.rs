@@ -12,7 +12,7 @@
 //!
 //! `wire` has the path of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
 //! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
-//! variables; `vitals` is the memory of the sandbox, which each ping reports.
+//! variables; `vitals` are the resources that the sandbox uses, which each ping reports.
 
 mod files;
 mod resume;
@@ -41,7 +41,7 @@ pub use self::{
     files::{Sent, Upload},
     resume::{Holding, Leftover, Reconnect, ResumedState},
     runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
-    vitals::Memory,
+    vitals::Vitals,
     wire::Stream,
 };
 
@@ -104,7 +104,7 @@ pub struct Link {
     frames: mpsc::Sender<Outgoing>,
     calls: Arc<Calls>,
     closed: CancellationToken,
-    memory: Memory,
+    vitals: Vitals,
     /// Longest time for an answer: [`Timing::silence`], and the time that the sandbox holds.
     silence: Duration,
 }
@@ -193,7 +193,7 @@ impl Link {
             frames,
             calls: calls.clone(),
             closed: CancellationToken::new(),
-            memory: Memory::default(),
+            vitals: Vitals::default(),
             // The stream may be lost for as long as the sandbox holds, and an answer may arrive after that.
             silence: timing.silence + hold,
         };
@@ -244,15 +244,13 @@ impl Link {
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn ping(&self) -> Result<(), LinkError> {
         let (pong, _) = self.call(&Ping {}, Bytes::new()).await?;
-        if let Some(bytes) = pong.memory_bytes {
-            self.memory.set(bytes);
-        }
+        self.vitals.set(pong);
         Ok(())
     }
 
-    /// The sandbox's memory, as its agent reported it with its last ping.
-    pub fn memory(&self) -> Memory {
-        self.memory.clone()
+    /// The resources that the sandbox uses, as its agent reported them with its last ping.
+    pub fn vitals(&self) -> Vitals {
+        self.vitals.clone()
     }
 
     /// Reads a piece of a truncated output, at most [`MAX_BODY`] bytes. The run is identified by its call.
@@ -311,7 +309,8 @@ async fn until_closed(closed: CancellationToken, task: impl Future<Output = Resu
 
 async fn heartbeat(link: Link, timing: Timing) -> Result<(), String> {
     loop {
-        tokio::time::sleep(timing.ping).await;
+        // Whether it is in time or not does not matter.
+        let _ = timeout(timing.ping, link.vitals.wanted()).await;
         link.ping().await.map_err(|error| error.to_string())?;
     }
 }

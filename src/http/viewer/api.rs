@@ -13,6 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
+use config::Right;
 use jiff::Timestamp;
 use model::{
     Artifact, SessionId,
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::{
     changes::{Tag, Update, Wanted, until_changed, update},
-    operators,
+    operators::{self, OfOthers},
 };
 use crate::http::{
     access::Asked,
@@ -42,6 +43,12 @@ use crate::{
     sessions::{ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper},
     signed_urls::{Base, Grant, NumberedSession, SignedUrls},
 };
+
+/// States of sessions that are not live.
+pub(super) mod state {
+    pub(in super::super) const ASLEEP: &str = "asleep";
+    pub(in super::super) const ARCHIVED: &str = "archived";
+}
 
 /// Maximum number of images shown of each session.
 const MAX_IMAGES: usize = 3;
@@ -68,10 +75,11 @@ pub(in crate::http) async fn list(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
-    if parameter(&uri, operators::ALL).is_some() {
-        return Ok(reply(StatusCode::OK, &operators::list(&shared, &headers)?));
+    if OfOthers::of(&uri) == Some(OfOthers::All) {
+        return Ok(reply(StatusCode::OK, &operators::list(&shared, &headers).await?));
     }
     let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
+    let can_list_all = sessions.host().permissions().has(sessions.caller(), Right::AllSessions);
     let (seen, tag) = match update(&headers, &shared.waiters, &sessions, Wanted::All).await {
         Update::Some(seen, tag) => (seen, tag),
         Update::None(tag) => return Ok(tag.not_modified()),
@@ -79,11 +87,16 @@ pub(in crate::http) async fn list(
     let urls = shared.urls.for_client(Some(&base));
     let awake = seen.looks.iter().map(|look| summary(&urls, look));
     let asleep = sessions.saved().map(|saved| saved.asleep()).unwrap_or_default();
-    let asleep = asleep.iter().map(|Sleeper { id, since }| unknown(&urls, id, "asleep", *since));
+    let asleep =
+        asleep.iter().map(|Sleeper { id, since }| unknown(&urls, id, state::ASLEEP, *since));
     let archived = seen.archived.iter();
-    let archived = archived.map(|it| unknown(&urls, &it.id, "archived", Some(it.saved)));
+    let archived = archived.map(|it| unknown(&urls, &it.id, state::ARCHIVED, Some(it.saved)));
     let looks: Vec<_> = awake.chain(asleep).chain(archived).collect();
-    Ok((tag.headers(), reply(StatusCode::OK, &json!({ "sessions": looks }))).into_response())
+    Ok((
+        tag.headers(),
+        reply(StatusCode::OK, &json!({ "sessions": looks, "can_list_all": can_list_all })),
+    )
+        .into_response())
 }
 
 /// `GET /sessions/{session}`: a session's runs and files.
@@ -156,7 +169,7 @@ async fn of_archived(
     let saved = Timestamp::from_second(archived.manifest.saved_at).unwrap_or_default();
     let mut body = json!({
         "session_id": id.as_str(),
-        "state": "archived",
+        "state": state::ARCHIVED,
         "since": time(saved),
         "changed_at": time(saved),
         "runs": [],
@@ -180,7 +193,7 @@ pub(in crate::http) async fn end(
     headers: HeaderMap,
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
-    if let Some(caller) = parameter(&uri, operators::CALLER) {
+    if let Some(OfOthers::Caller(caller)) = OfOthers::of(&uri) {
         operators::end(&shared, &headers, (&caller, &id)).await?;
         return Ok(StatusCode::NO_CONTENT);
     }
@@ -337,12 +350,6 @@ fn past_run(
         shown["artifacts_omitted"] = omitted.into();
     }
     shown
-}
-
-/// A parameter in a URL's query.
-fn parameter(uri: &Uri, name: &str) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(uri.query()?.as_bytes());
-    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 pub(super) fn time(at: Timestamp) -> String {

@@ -9,7 +9,7 @@ mod waiters;
 
 pub(super) use self::{
     api::{end, list, one, session},
-    operators::OF_ALL,
+    operators::OfOthers,
     page::{is_wanted, page},
     waiters::Waiters,
 };

@@ -93,6 +93,7 @@ impl Tool for GetWorkspaceInfo {
         };
         let listing = sessions.perform(&opened.id, List).await?;
         let look = sessions.get(&opened.id).ok_or_else(gone)?.info();
+        look.history.renew_resources().await;
         let mut result = json!({
             "session_id": opened.id.as_str(),
             "language": language.name(),
@@ -100,6 +101,7 @@ impl Tool for GetWorkspaceInfo {
             "expires_at": time(look.expires),
             "history": history(&look.history),
             "files": files(&listing),
+            "resources": look.resources(),
         });
         say_what_is_new(&opened, &mut result);
         call.note_lost(&opened);
@@ -210,6 +212,11 @@ fn output() -> Value {
                 "type": "array",
                 "description": "The last 20 runs, oldest first.",
                 "items": run,
+            },
+            "resources": {
+                "type": "object",
+                "description": "Of the whole sandbox, so far.",
+                "additionalProperties": { "type": "number" },
             },
             "files": object(json!({ "count": number(), "bytes": number() }), &["count", "bytes"]),
             "notes": notes(),

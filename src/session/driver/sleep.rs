@@ -114,7 +114,7 @@ impl Driver {
         let most = self.setup.spec.limits.memory / SMALL;
         for _ in 0..looks {
             self.link.ping().await.ok()?;
-            let bytes = self.link.memory().get().unwrap_or(0);
+            let bytes = self.link.vitals().memory().unwrap_or(0);
             if bytes <= most {
                 return Some(bytes);
             }

@@ -45,6 +45,14 @@ impl Journal {
         (Self { history, changes }, reader)
     }
 
+    /// Changes the history without telling viewers.
+    fn note_unseen(&self, change: impl FnOnce(&mut History)) {
+        self.history.send_if_modified(|history| {
+            change(history);
+            false
+        });
+    }
+
     fn note(&self, change: impl FnOnce(&mut History)) {
         self.history.send_modify(|history| {
             change(history);
@@ -57,9 +65,13 @@ impl Journal {
 impl Observer for Journal {
     fn observe(&self, event: &SessionEvent<'_>) {
         match event {
-            SessionEvent::Started { start: SandboxStart::New | SandboxStart::Resumed, .. } => {
-                self.note(|history| history.phase = Phase::Idle);
+            SessionEvent::Started { start, vitals, .. } => {
+                self.note_unseen(|history| history.replace_sandbox(Some(vitals.clone())));
+                if matches!(start, SandboxStart::New | SandboxStart::Resumed) {
+                    self.note(|history| history.phase = Phase::Idle);
+                }
             }
+            SessionEvent::Slept => self.note_unseen(|history| history.replace_sandbox(None)),
             SessionEvent::RunBegan { run_id, program } => {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
@@ -83,8 +95,6 @@ impl Observer for Journal {
                 });
             }
             SessionEvent::NotStarted
-            | SessionEvent::Started { .. }
-            | SessionEvent::Slept
             | SessionEvent::Warmed { .. }
             | SessionEvent::FileRead { .. }
             | SessionEvent::Archived { .. } => {}

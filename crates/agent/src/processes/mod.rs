@@ -23,7 +23,7 @@ use nix::{
 };
 
 pub(crate) use self::proc::{
-    is_doomed, is_doomed_by, memory_of, oom_score_of, parent_of, pread_kernel_file,
+    is_doomed, is_doomed_by, memory_of, oom_score_of, parent_of, pread_kernel_file, processor_time,
     read_kernel_file, set_oom_score, write_oom_score,
 };
 pub(crate) use self::wait::Exit;

@@ -6,9 +6,13 @@ use std::{
     io::{self, Write},
     os::unix::fs::FileExt,
     sync::LazyLock,
+    time::Duration,
 };
 
-use nix::{sys::signal::Signal, unistd::Pid};
+use nix::{
+    sys::signal::Signal,
+    unistd::{Pid, SysconfVar, sysconf},
+};
 
 /// Processes that were found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,6 +72,14 @@ pub(super) fn descendants() -> Listing {
         }
     }
     Listing { pids: found, complete: true }
+}
+
+/// Processor time of the agent and its descendants, those included that have ended.
+pub(crate) fn processor_time() -> Option<Duration> {
+    let per_second = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
+    let all = descendants().pids.into_iter().chain([std::process::id().cast_signed()]);
+    let ticks: u64 = all.filter_map(|pid| read_stat(pid, |stat| stat.ticks)).sum();
+    Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
 /// Reads a short file that the kernel generates: such files have no size by which a buffer could be chosen, and would
@@ -170,6 +182,8 @@ pub(super) struct Stat<'a> {
     pub(super) state: &'a str,
     pub(super) parent: i32,
     flags: u32,
+    /// Processor time of the process and of its children that have ended, in ticks of the clock.
+    ticks: u64,
     threads: u32,
 }
 
@@ -191,10 +205,12 @@ impl<'a> Stat<'a> {
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         let parent = fields.next()?.parse().ok()?;
-        // The 9th and the 20th field, counted from 1 and with the process id and the name.
+        // The 9th, the 14th to 17th and the 20th field, counted from 1 and with the process id and the name.
         let flags = fields.nth(4)?.parse().ok()?;
-        let threads = fields.nth(10)?.parse().ok()?;
-        Some(Self { state, parent, flags, threads })
+        let times: Vec<u64> =
+            fields.by_ref().skip(4).take(4).map_while(|field| field.parse().ok()).collect();
+        let threads = fields.nth(2)?.parse().ok()?;
+        Some(Self { state, parent, flags, ticks: times.iter().sum(), threads })
     }
 }
 
@@ -204,11 +220,12 @@ mod tests {
 
     #[test]
     fn a_process_may_be_called_anything() {
-        let rest = "7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 77 1 2";
+        let rest = "7 12 12 0 -1 4194560 1 0 0 0 5 6 7 8 20 0 3 0 77 1 2";
         for name in ["a) S 7", "sh", ") R 1 "] {
             let stat = format!("12 ({name}) S {rest}");
             let stat = Stat::parse(&stat).expect("well-formed");
-            assert_eq!(stat, Stat { state: "S", parent: 7, flags: 4_194_560, threads: 3 });
+            let expected = Stat { state: "S", parent: 7, flags: 4_194_560, ticks: 26, threads: 3 };
+            assert_eq!(stat, expected);
             assert!(!stat.is_dead() && !stat.is_exiting());
         }
         assert_eq!(Stat::parse(""), None);

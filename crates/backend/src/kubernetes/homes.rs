@@ -366,6 +366,17 @@ impl Homes for LeasedHomes {
         all.keys().filter(|caller| caller.prefix() == prefix).cloned().collect()
     }
 
+    fn others(&self) -> Vec<Claim> {
+        let all = self.known.all.lock();
+        let claims = all.values().filter(|it| !it.is_here).map(|it| &it.claim);
+        // Without a server's name, the caller has left its home.
+        let by_name: HashMap<_, _> = claims
+            .filter(|it| !it.server.is_empty())
+            .map(|it| (it.server.as_str(), it.clone()))
+            .collect();
+        by_name.into_values().collect()
+    }
+
     fn here(&self) -> Vec<CallerKey> {
         let all = self.known.all.lock();
         all.iter().filter(|(_, it)| it.is_here).map(|(caller, _)| caller.clone()).collect()

@@ -22,10 +22,11 @@ use std::{
 };
 
 use agent_core::{Dispatcher, Frontend, Replies, next_frame};
+use nix::time::{ClockId, clock_gettime};
 use protocol::{
     frame::Kind,
     message::{
-        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Put, PutDone,
+        Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, Pong, Put, PutDone,
         ServerHello,
     },
 };
@@ -103,6 +104,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let runtime = Runtime::open(folder)?;
     let pages = Pages::open()?;
     let memory = File::open("/proc/self/statm")?;
+    let status = File::open("/proc/self/status")?;
     let state = settings.state.as_deref().map(kept::open).transpose()?;
     let most = most_memory(&runtime, settings);
     lockdown::lock_down(most, most)?;
@@ -121,6 +123,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
         uploads: Uploads::default(),
         packages: settings.packages.map(PackageUploads::new),
         memory,
+        status,
         keeper: keeper.clone(),
         watch,
     };
@@ -149,6 +152,13 @@ fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
         + ENGINE
 }
 
+/// Reads a file of the kernel about this process.
+fn read(file: &File) -> Option<String> {
+    let mut text = [0; 4096];
+    let read = file.read_at(&mut text, 0).ok()?;
+    Some(std::str::from_utf8(&text[..read]).ok()?.to_owned())
+}
+
 /// The agent's part of the main thread.
 struct Agent {
     files: SharedFiles,
@@ -157,8 +167,29 @@ struct Agent {
     packages: Option<PackageUploads>,
     /// `/proc/self/statm`, which reports this process's memory.
     memory: File,
+    /// `/proc/self/status`, which reports the most memory that it had.
+    status: File,
     keeper: Keeper,
     watch: Arc<Watch>,
+}
+
+impl Agent {
+    /// Bytes of memory of this process and, of these, bytes of pages that it shares with others.
+    fn memory(&self) -> Option<(u64, u64)> {
+        let text = read(&self.memory)?;
+        let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
+        let (resident, shared) = (pages.next()?, pages.next()?);
+        let bytes = |pages: u64| pages * crate::memory::PAGE as u64;
+        Some((bytes(resident), bytes(shared)))
+    }
+
+    /// The most memory in bytes that this process has had, without pages that it shares now.
+    fn peak_memory(&self) -> Option<u64> {
+        let text = read(&self.status)?;
+        let most = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kilobytes: u64 = most.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some((kilobytes << 10).saturating_sub(self.memory()?.1))
+    }
 }
 
 impl Frontend for Agent {
@@ -178,14 +209,15 @@ impl Frontend for Agent {
         Ok(())
     }
 
-    /// Bytes of private memory of this sandbox, without pages that it shares with others.
-    fn memory_in_use(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let read = self.memory.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..read]).ok()?;
-        let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
-        let (resident, shared) = (pages.next()?, pages.next()?);
-        Some(resident.saturating_sub(shared) * crate::memory::PAGE as u64)
+    fn usage(&self) -> Pong {
+        let memory = self.memory().map(|(resident, shared)| resident.saturating_sub(shared));
+        let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from);
+        Pong {
+            memory_bytes: memory,
+            memory_peak_bytes: self.peak_memory(),
+            cpu_ms: cpu.and_then(|time| time.as_millis().try_into().ok()),
+            data_bytes: Some(self.files.now().used_bytes()),
+        }
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {

@@ -218,9 +218,7 @@ impl Tool {
                 }
                 Ok(nothing)
             }),
-            Kind::Ping => {
-                replies.respond(call, head, |Ping {}| Ok((Pong { memory_bytes: None }, vec![])))
-            }
+            Kind::Ping => replies.respond(call, head, |Ping {}| Ok((Pong::default(), vec![]))),
             Kind::Warm => {
                 let warm = WarmDone { ready: true, problems: vec![], went_on: None };
                 replies.reply(call, &warm, &[])

@@ -129,13 +129,22 @@ pub struct HibernateDone {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {}
 
-/// Answers [`Ping`]. A peer that does not know its field reads it as an [`Empty`], and the other way round.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Answers [`Ping`]: the resources that the sandbox uses, each `None` if it is not known. A peer that does not know the
+/// fields reads it as an [`Empty`], and the other way round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
     /// Memory of the sandbox in bytes, files in tmpfs included, without memory that the kernel could reclaim at once.
-    /// `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// The most memory in bytes that the sandbox has used so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak_bytes: Option<u64>,
+    /// Processor time of all its processes so far, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+    /// Bytes of files in the data area.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
 }
 
 /// A reply that says only that the request was carried out.

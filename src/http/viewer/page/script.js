@@ -11,6 +11,8 @@ const LATE_MS = 10_000;
 /** Pauses between two requests; the longer one applies if there is always something new. */
 const PAUSE_MS = 300;
 const BUSY_PAUSE_MS = 2_000;
+/** Pause between two requests for a list that does not say whether it has changed. */
+const LIST_PAUSE_MS = 5_000;
 const THUMB_BYTES = 8 << 10;
 const TEXT_BYTES = 256 << 10;
 const PDF_BYTES = 50 << 20;
@@ -107,7 +109,7 @@ async function follow(path, show) {
         show(answer, first);
       }
       const isBusy = response.status === 200 && Date.now() - asked < BUSY_PAUSE_MS;
-      await pause(isBusy ? BUSY_PAUSE_MS : PAUSE_MS);
+      await pause(shown.tag === null ? LIST_PAUSE_MS : isBusy ? BUSY_PAUSE_MS : PAUSE_MS);
     } catch (error) {
       // Aborted by this page, because it was hidden.
       if (error.name === "AbortError") continue;
@@ -259,12 +261,13 @@ const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 // --- all sessions --------------------------------------------------------------------------------
 
-function showSessions({ sessions }) {
+function showSessions({ sessions, can_list_all }) {
   document.title = "Sessions · llm-sandbox";
   if (!$("sessions")) {
+    const all = can_list_all ? el("a", { href: "?all" }, "All callers and what they use") : null;
     $("main").replaceChildren(
       el("h1", {}, "Sessions"),
-      el("p", { className: "muted", id: "how-many" }),
+      el("p", { className: "row" }, el("span", { className: "muted", id: "how-many" }), all),
       el("ul", { className: "cards", id: "sessions" }),
     );
   }
@@ -301,12 +304,56 @@ function sessionCard(session) {
   );
 }
 
-/** A button that asks whether to end a session. */
-function endButton(id, text, className) {
+// --- the sessions of all callers, for operators --------------------------------------------------
+
+const COLUMNS = ["Session", "Client", "State", "Used", "Memory", "Peak", "CPU", "Disk", "Runs", "End"];
+
+function showAll({ sessions, servers_without_answer = [] }) {
+  document.title = "All sessions · llm-sandbox";
+  if (!$("all")) {
+    const heads = COLUMNS.map((name) => el("th", { scope: "col" }, name));
+    $("main").replaceChildren(
+      el("h1", {}, "Sessions of all callers"),
+      el("p", { className: "row" }, el("span", { className: "muted", id: "how-many" }), el("a", { href: root }, "Your sessions")),
+      el("p", { id: "silent", role: "alert", hidden: true }),
+      el("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: "Sessions" }, el("table", {}, el("thead", {}, el("tr", {}, ...heads)), el("tbody", { id: "all" }))),
+    );
+  }
+  $("how-many").textContent = `${count(sessions.length, "session")}. Files, code and output are their callers' alone.`;
+  $("silent").hidden = servers_without_answer.length === 0;
+  $("silent").textContent = `The sessions of these servers are missing, as they do not answer: ${servers_without_answer.join(", ")}`;
+  sync($("all"), sessions, keyOf, sessionRow);
+}
+
+const keyOf = ({ caller, session_id, created_at, archived_at }) => [caller, session_id, created_at ?? archived_at].join(" ");
+
+function sessionRow(session) {
+  const { caller, session_id, client = "", state, memory_bytes, memory_peak_bytes, cpu_seconds, disk_bytes, runs, last_outcome } = session;
+  const used = session.used_at ?? session.archived_at ?? session.created_at;
+  const bytes = (figure) => (figure === undefined ? "" : size(figure));
+  const cell = (...children) => el("td", {}, ...children);
+  return el(
+    "tr",
+    {},
+    el("th", { scope: "row" }, el("span", { className: "muted" }, `${caller} `), session_id),
+    cell(legible(client)),
+    cell(badge(state)),
+    cell(used ? time(used) : ""),
+    cell(bytes(memory_bytes)),
+    cell(bytes(memory_peak_bytes)),
+    cell(cpu_seconds === undefined ? "" : duration(Math.round(1000 * cpu_seconds))),
+    cell(bytes(disk_bytes)),
+    cell(runs === undefined ? "" : String(runs), last_outcome ? el("span", { className: "muted" }, ` last ${last_outcome.replaceAll("_", " ")}`) : ""),
+    cell(endButton(session_id, "End", "quiet danger end", caller)),
+  );
+}
+
+/** A button that asks whether to end a session: one of this caller's, or of another's if that is named. */
+function endButton(id, text, className, caller = "") {
   const button = el("button", { className, ariaLabel: `End session ${id}`, ariaHasPopup: "dialog" }, text);
   button.addEventListener("click", () => {
     $("end-title").textContent = `End ${id}?`;
-    $("end").dataset.session = id;
+    Object.assign($("end").dataset, { session: id, caller });
     $("end-failed").hidden = true;
     $("end-now").disabled = false;
     $("end").showModal();
@@ -316,10 +363,11 @@ function endButton(id, text, className) {
 }
 
 /** Ends a session. The list shows this like any other change. */
-async function end(id) {
+async function end({ session: id, caller }) {
   $("end-now").disabled = true;
   const headers = !signature && token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
-  const response = await fetch(`${root}sessions/${id}${signature}`, { method: "DELETE", headers }).catch(() => null);
+  const whose = caller ? `?caller=${encodeURIComponent(caller)}` : signature;
+  const response = await fetch(`${root}sessions/${id}${whose}`, { method: "DELETE", headers }).catch(() => null);
   if (response?.ok || response?.status === 404) {
     $("end").close();
     say(`Session ${id} has ended.`);
@@ -718,7 +766,7 @@ $("viewer").addEventListener("close", () => {
 });
 
 $("end-not").addEventListener("click", () => $("end").close());
-$("end-now").addEventListener("click", () => end($("end").dataset.session));
+$("end-now").addEventListener("click", () => end($("end").dataset));
 
 // --- start ---------------------------------------------------------------------------------------
 
@@ -729,4 +777,5 @@ $("leave").addEventListener("click", () => {
   location.reload();
 });
 if (one) follow(`sessions/${one[2]}`, showSession);
+else if (new URLSearchParams(location.search).has("all")) follow("sessions?all", showAll);
 else follow("sessions", showSessions);

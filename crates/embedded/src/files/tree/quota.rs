@@ -78,8 +78,7 @@ impl FileSystem {
     }
 
     /// Bytes of the user's files.
-    #[cfg(test)]
-    pub(in crate::files) fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.data.bytes
     }
 
