@@ -64,11 +64,11 @@ use self::{
     audited::{Log, OK, WithoutLongTexts},
     call::{Call, add_notes, failure, parse},
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
-    tool::{Tool as _, ToolFacts},
+    tool::Tool as _,
     tools::{
         BuiltIn, CancelExecution, CloseSession, CreateSession, DestroySession, ExecuteCode,
         GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered, ReadArtifact,
-        ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile,
+        ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile, facts,
     },
 };
 use crate::{
@@ -401,18 +401,6 @@ const NO_ROOM: &str = "server_busy";
 /// How long a client may cache an answer that depends on the settings alone, in milliseconds.
 const TTL_MS: u64 = 60_000;
 
-/// The facts that the texts of tools depend on, for sandboxes of this template.
-fn facts<'a>(
-    Services { sessions, transport, .. }: &'a Services,
-    template: &'a Template,
-    toolsets: Toolsets,
-    local_files: bool,
-) -> ToolFacts<'a> {
-    let packages = running::packages(sessions, toolsets);
-    let (config, transport) = (sessions.config(), *transport);
-    ToolFacts { config, transport, toolsets, template, local_files, packages }
-}
-
 /// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,
 /// the call is refused.
 async fn perform(tool: &Offered, call: &Call, arguments: JsonObject) -> CallToolResponse {
@@ -447,14 +435,7 @@ async fn answer(
 ) -> Result<CallToolResponse, Error> {
     let mut response = match tool {
         Offered::BuiltIn(checked) => {
-            let services = &call.services;
-            let (arguments, notes) = if services.sessions.have_policy() {
-                let template = Template::built_in("");
-                let facts = facts(services, &template, call.toolsets, false);
-                checked.tool.arguments(&facts).read(arguments)?
-            } else {
-                checked.arguments.read(arguments)?
-            };
+            let (arguments, notes) = checked.arguments(&call.services).read(arguments)?;
             call.note_all(notes);
             // Boxed: it has room for the call of the largest tool.
             call_built_in(checked.tool.tool, call, arguments.into(), log).boxed().await?

@@ -158,9 +158,9 @@ impl Sessions {
         &self.config
     }
 
-    /// Whether the caller has a policy, with settings that are not the server's.
-    pub(crate) fn have_policy(&self) -> bool {
-        !Arc::ptr_eq(&self.config, &self.host.config)
+    /// The settings of the caller's policy, if it has one.
+    pub(crate) fn policy(&self) -> Option<&Arc<Config>> {
+        Some(&self.config).filter(|it| !Arc::ptr_eq(it, &self.host.config))
     }
 
     /// The template of new sandboxes, with the languages that the caller may use.

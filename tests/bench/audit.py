@@ -5,8 +5,7 @@ One client calls two servers in turns, one with the file and one without, as pla
 
     tests/bench/audit.py [--binary FILE] [--calls N]
 
-Each turn is a call of either server, in an order that changes from turn to turn, so that the noise of the machine
-affects both equally. There are three kinds of call: one that only answers, one that runs a program that prints a line,
+There are three kinds of call: one that only answers, one that runs a program that prints a line,
 and an upload of 100 kB. The results are the median of the differences within a turn, and the difference of the medians.
 The server's key is set for both, so that lines have MACs. A run starts a process, whose own time differs by half a
 millisecond between two equal servers: the other two kinds show the cost of a line. No figure is a failure; a wrong
@@ -15,7 +14,6 @@ answer is.
 
 import argparse
 import base64
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -23,9 +21,9 @@ from pathlib import Path
 
 from measure import Wrong, right
 from server import Server, environment
+from turns import WARM_UP, compare
 
 ROOT = Path(__file__).resolve().parents[2]
-WARM_UP = 20
 CONTENT = base64.b64encode(bytes(n % 251 for n in range(100_000))).decode()
 
 
@@ -55,25 +53,6 @@ KINDS: dict[str, Callable[[Server], float]] = {
 }
 
 
-def measure(with_file: Server, without: Server, calls: int) -> None:
-    print("| call | without | with the audit file | median of the differences | n |")
-    print("|---|---:|---:|---:|---:|")
-    for name, call in KINDS.items():
-        for _ in range(WARM_UP):
-            call(with_file)
-            call(without)
-        pairs = []
-        for turn in range(calls):
-            if turn % 2:
-                plain, audited = call(without), call(with_file)
-            else:
-                audited, plain = call(with_file), call(without)
-            pairs.append((plain * 1e6, audited * 1e6))
-        plain, audited = (statistics.median(column) for column in zip(*pairs, strict=True))
-        cost = statistics.median(audited - plain for plain, audited in pairs)
-        print(f"| {name} | {plain:.0f} us | {audited:.0f} us | {cost:+.0f} us | {calls} |", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/llm-sandbox")
@@ -90,7 +69,7 @@ def main() -> None:
         file = {"SANDBOX_AUDIT_FILE": str(folder / "audit.jsonl")}
         without = Server(binary, folder, "without", common)
         with_file = Server(binary, folder, "with", common | file)
-        measure(with_file, without, arguments.calls)
+        compare(KINDS, (without, with_file), ("without", "with the audit file"), arguments.calls)
         for server in (with_file, without):
             right(server.end() == 0, "it does not end as it should")
         lines = sum(1 for _ in open(folder / "audit.jsonl", encoding="ascii"))

@@ -113,9 +113,11 @@ mod run_python;
 pub(super) mod schema;
 mod upload_file;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use backend::Template;
 use config::{Config, Toolset, Toolsets};
+use parking_lot::Mutex;
 
 pub(super) use self::{
     cancel_execution::CancelExecution, close_session::CloseSession, create_session::CreateSession,
@@ -127,7 +129,8 @@ pub(super) use self::{
 };
 use super::{
     arguments::Arguments,
-    own,
+    own, running,
+    services::Services,
     tool::{AnyTool, ToolFacts},
 };
 use crate::own_tools::{OwnTool, OwnTools};
@@ -180,9 +183,43 @@ pub(super) struct Tools {
 /// A built-in tool that is offered, with the arguments that it has by the server's settings.
 pub(super) struct Checked {
     pub(super) tool: &'static AnyTool,
-    pub(super) arguments: Arguments,
+    arguments: Arc<Arguments>,
+    /// The arguments that the tool has by the settings of policies.
+    of_policies: Mutex<Vec<(Weak<Config>, Arc<Arguments>)>>,
     /// The tool as it is listed if nothing is known of the client or of sandboxes.
     listed: rmcp::model::Tool,
+}
+
+/// The facts that the texts of tools depend on, for sandboxes of this template.
+pub(super) fn facts<'a>(
+    Services { sessions, transport, .. }: &'a Services,
+    template: &'a Template,
+    toolsets: Toolsets,
+    local_files: bool,
+) -> ToolFacts<'a> {
+    let packages = running::packages(sessions, toolsets);
+    let (config, transport) = (sessions.config(), *transport);
+    ToolFacts { config, transport, toolsets, template, local_files, packages }
+}
+
+impl Checked {
+    /// The arguments that the tool has for the caller of these services.
+    pub(super) fn arguments(&self, services: &Services) -> Arc<Arguments> {
+        let Some(policy) = services.sessions.policy() else { return self.arguments.clone() };
+        let mut known = self.of_policies.lock();
+        if let Some((_, arguments)) =
+            known.iter().find(|(it, _)| it.as_ptr() == Arc::as_ptr(policy))
+        {
+            return arguments.clone();
+        }
+        let template = Template::built_in("");
+        let arguments = self.tool.arguments(&facts(services, &template, policy.toolsets, false));
+        let arguments = Arc::new(arguments);
+        // The policies of settings that were read again have taken the place of earlier ones.
+        known.retain(|(policy, _)| policy.strong_count() > 0);
+        known.push((Arc::downgrade(policy), arguments.clone()));
+        arguments
+    }
 }
 
 /// A tool that a client is offered.
@@ -220,8 +257,8 @@ impl Tools {
     /// The tools of some toolsets, with the arguments that they have by these facts.
     pub(super) fn new(toolsets: Toolsets, facts: &ToolFacts, own: Option<OwnTools>) -> Self {
         let checked = |tool: &'static AnyTool| {
-            let (arguments, listed) = (tool.arguments(facts), tool.listed(facts));
-            Arc::new(Checked { tool, arguments, listed })
+            let (arguments, listed) = (Arc::new(tool.arguments(facts)), tool.listed(facts));
+            Arc::new(Checked { tool, arguments, of_policies: Mutex::default(), listed })
         };
         let chosen = TOOLS.iter().filter(|tool| toolsets.has(tool.toolset));
         let own = own.filter(|_| toolsets.has(Toolset::Own));
