@@ -103,7 +103,7 @@ fn told(progress: &Progress, begun: Instant) -> String {
 
 /// The ecosystems of which a client with these toolsets can install packages.
 pub(super) fn packages(sessions: &Sessions, toolsets: Toolsets) -> &'static [Ecosystem] {
-    if toolsets.has(Toolset::Code) { sessions.ecosystems() } else { &[] }
+    if toolsets.has(Toolset::Code) { sessions.packages().ecosystems() } else { &[] }
 }
 
 /// The files of a run as its result has them, with the paths that they were exported to.

@@ -49,12 +49,8 @@ use std::sync::Arc;
 
 use backend::{Backend, Template};
 use config::Config;
-use model::{
-    OwnSettings, Principal, SessionId, SessionKey,
-    package::{Ecosystem, Requirement},
-};
+use model::{OwnSettings, Principal, SessionId, SessionKey};
 pub use protocol::message::{RuntimeName, Stream};
-use tokio::sync::watch;
 
 use self::{
     all::AllSessions, archived::ArchivedSessions, homes::SharedCallers, open::Opening,
@@ -69,7 +65,7 @@ pub use self::{
     cancel::CancelOutcome,
     host::{Host, Options},
     live::{Live, SessionInfo},
-    packages::Installed,
+    packages::{CallersPackages, Installed},
     saved::Sleeper,
     stateless::Stateless,
     which::{Opened, Which, Workspace},
@@ -89,7 +85,6 @@ pub use crate::{
 };
 use crate::{
     error::{Error, Result},
-    packages::{allowed, disabled},
     session::{RunReport, command::Command, handle::Handle},
 };
 
@@ -170,23 +165,6 @@ impl Sessions {
         template
     }
 
-    /// The ecosystems from which the caller can install packages.
-    pub fn ecosystems(&self) -> &'static [Ecosystem] {
-        if self.config.packages_within().is_some() { self.host.ecosystems() } else { &[] }
-    }
-
-    /// Checks that the caller may install a package.
-    ///
-    /// # Errors
-    /// If packages are disabled or not supported by the engine, or this one is not allowed.
-    pub fn check_package(&self, wanted: Requirement) -> Result<Requirement> {
-        if self.config.packages_within().is_none() {
-            return Err(disabled().into());
-        }
-        self.host.packages(wanted.ecosystem())?;
-        Ok(allowed(&self.config.packages, wanted)?)
-    }
-
     /// The sessions of all callers.
     pub fn host(&self) -> &Host {
         &self.host
@@ -228,6 +206,11 @@ impl Sessions {
         AllSessions(self)
     }
 
+    /// The packages that the caller can install.
+    pub fn packages(&self) -> CallersPackages<'_> {
+        CallersPackages(self)
+    }
+
     /// The caller's workspaces.
     pub fn workspaces(&self) -> Workspaces<'_> {
         Workspaces(self)
@@ -238,11 +221,6 @@ impl Sessions {
         let callers = self.host.callers.as_ref();
         let (callers, shared) = callers.zip(self.host.backend.abilities().shared)?;
         Some(SharedCallers::new(self, callers, shared))
-    }
-
-    /// The name of this server among those that share callers.
-    pub(crate) fn server(&self) -> Option<String> {
-        self.shared_callers()?.name()
     }
 
     /// Runs a program in the session that the call means, or in a new one.
@@ -296,21 +274,6 @@ impl Sessions {
         }
         let info = self.get(&id).map(|live| live.info());
         info.ok_or(Error::SessionNotFound(id))
-    }
-
-    /// Installs a package in the session that the call means, or in a new one.
-    pub async fn install(
-        &self,
-        which: impl Into<Which>,
-        wanted: Requirement,
-        progress: watch::Sender<Progress>,
-    ) -> (Opened, Result<Installed>) {
-        let (opened, there) = self.ensure(which).await;
-        let installed = match there {
-            Ok(()) => packages::install(self, &opened.id, wanted, &progress).await,
-            Err(error) => Err(error),
-        };
-        (opened, installed)
     }
 
     /// Kills a run of the caller that is in progress, and waits until it has ended.

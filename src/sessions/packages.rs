@@ -8,10 +8,10 @@ use model::{
 };
 use tokio::sync::watch;
 
-use super::{Install, Sessions};
+use super::{Install, Opened, Sessions, Which};
 use crate::{
     error::Result,
-    packages::{CachedPackage, Obtained, preinstalled},
+    packages::{CachedPackage, Obtained, allowed, disabled, preinstalled},
     progress::Progress,
 };
 
@@ -33,8 +33,48 @@ impl Installed {
     }
 }
 
+/// The packages that a caller can install in its sessions.
+#[derive(Debug, Clone, Copy)]
+pub struct CallersPackages<'a>(pub(super) &'a Sessions);
+
+impl CallersPackages<'_> {
+    /// The ecosystems from which the caller can install packages.
+    pub fn ecosystems(self) -> &'static [Ecosystem] {
+        let Sessions { host, config, .. } = self.0;
+        if config.packages_within().is_some() { host.ecosystems() } else { &[] }
+    }
+
+    /// Checks that the caller may install a package.
+    ///
+    /// # Errors
+    /// If packages are disabled or not supported by the engine, or this one is not allowed.
+    pub fn check(self, wanted: Requirement) -> Result<Requirement> {
+        let Sessions { host, config, .. } = self.0;
+        if config.packages_within().is_none() {
+            return Err(disabled().into());
+        }
+        host.packages(wanted.ecosystem())?;
+        Ok(allowed(&config.packages, wanted)?)
+    }
+
+    /// Installs a package in the session that the call means, or in a new one.
+    pub async fn install(
+        self,
+        which: impl Into<Which>,
+        wanted: Requirement,
+        progress: watch::Sender<Progress>,
+    ) -> (Opened, Result<Installed>) {
+        let (opened, there) = self.0.ensure(which).await;
+        let installed = match there {
+            Ok(()) => install(self.0, &opened.id, wanted, &progress).await,
+            Err(error) => Err(error),
+        };
+        (opened, installed)
+    }
+}
+
 /// Installs a package in the caller's session of this name, which is live.
-pub(super) async fn install(
+async fn install(
     sessions: &Sessions,
     id: &SessionId,
     wanted: Requirement,

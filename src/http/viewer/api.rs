@@ -133,7 +133,7 @@ pub(in crate::http) async fn one(
         left = left.saturating_sub(shown_bytes(run));
         left > 0 || is_newest
     });
-    let (ecosystems, allowed) = (sessions.ecosystems(), &sessions.config().packages);
+    let (ecosystems, allowed) = (sessions.packages().ecosystems(), &sessions.config().packages);
     let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
     let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run, notes)).collect();
     let mut body = head(look);

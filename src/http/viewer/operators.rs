@@ -71,7 +71,8 @@ impl OfOthers {
 pub(super) async fn list(shared: &Shared, headers: &HeaderMap) -> Result<Value> {
     shared.viewers.permitted(headers, Right::AllSessions)?;
     let all = shared.sessions.all();
-    let (engine, server) = (shared.sessions.config().engine.as_str(), shared.sessions.server());
+    let engine = shared.sessions.config().engine.as_str();
+    let server = shared.sessions.shared_callers().and_then(|callers| callers.name());
     let dormant = |it: &Dormant, state| {
         json!({
             "session_id": it.id.as_str(),

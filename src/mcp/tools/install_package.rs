@@ -112,11 +112,11 @@ impl Tool for InstallPackage {
         let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let ecosystem = language.ecosystem().ok_or_else(|| no_packages(language))?;
         let wanted = requirement(ecosystem, &package, version.as_deref())?;
-        let wanted = sessions.check_package(wanted)?;
+        let wanted = sessions.packages().check(wanted)?;
         let name = wanted.name().to_owned();
         let which = call.workspace(session_id.as_deref(), log)?;
         let (progress, heard) = watch::channel(Progress::default());
-        let installing = Box::pin(sessions.install(which, wanted, progress));
+        let installing = Box::pin(sessions.packages().install(which, wanted, progress));
         let (opened, installed) = reporting(call, heard, cancellable(call, installing)).await?;
         log.session = Some(opened.id.clone());
         call.note_lost(&opened);

@@ -72,8 +72,9 @@ impl Tool for ListRuntimes {
         let template = sessions.template().await;
         let mut runtimes = runtimes(&template, sessions.config());
         for (language, rendered) in Language::of(&template).zip(&mut runtimes) {
-            let has_packages =
-                language.ecosystem().is_some_and(|it| sessions.ecosystems().contains(&it));
+            let has_packages = language
+                .ecosystem()
+                .is_some_and(|it| sessions.packages().ecosystems().contains(&it));
             if let Some(features) = rendered["features"].as_array_mut().filter(|_| has_packages) {
                 features.push("packages".into());
             }
