@@ -43,9 +43,9 @@ pub struct SignedUrls {
 pub struct Base(Arc<str>);
 
 impl Base {
-    /// The base for a client that reached the server at this host and port.
-    pub fn at(host: &str) -> Self {
-        Self(format!("http://{host}").into())
+    /// The base for a client that reached the server by this scheme, at this host and port.
+    pub fn at(scheme: &str, host: &str) -> Self {
+        Self(format!("{scheme}://{host}").into())
     }
 }
 
@@ -343,7 +343,7 @@ mod tests {
 
     fn addresses(vars: &[(&str, &str)]) -> SignedUrls {
         let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        SignedUrls::new(Base::at("h:1"), &Config::parse(vars).expect("valid"))
+        SignedUrls::new(Base::at("http", "h:1"), &Config::parse(vars).expect("valid"))
     }
 
     /// The setting of a server that is open to everybody on its machine.
@@ -460,7 +460,9 @@ mod tests {
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
         let session = NumberedSession { id: &id, number: 1 };
         let shown = |addresses: &SignedUrls, at: Option<&str>| {
-            addresses.for_client(at.map(Base::at).as_ref()).download(session, &path)
+            addresses
+                .for_client(at.map(|host| Base::at("http", host)).as_ref())
+                .download(session, &path)
         };
         let own = addresses(&[OPEN]);
         assert_eq!(shown(&own, Some("sandbox:8080")), format!("http://sandbox:8080/files/{id}/a"));
@@ -474,7 +476,7 @@ mod tests {
         let addresses = addresses(&[("SANDBOX_AUTH_TOKENS", "a:b")]);
         let (id, path) = (SessionId::mint(), DataPath::relative("a").expect("valid"));
         let session = NumberedSession { id: &id, number: 1 };
-        let elsewhere = addresses.for_client(Some(&Base::at("sandbox:8080")));
+        let elsewhere = addresses.for_client(Some(&Base::at("http", "sandbox:8080")));
         let signature = signature(&elsewhere.download(session, &path));
         assert_eq!(addresses.check(&id, Grant::Read(Some(&path)), &signature), Ok(()));
     }

@@ -12,7 +12,7 @@ use protocol::frame::PROTOCOL_VERSION;
 use super::{backend, health, probe::probe, serve::fuel_is_ignored};
 use crate::{
     archive::Archive,
-    http::{Listener, PortInUse},
+    http::{Listener, PortInUse, Tls},
     mcp::Server,
     own_tools::OwnTools,
     packages::try_out,
@@ -25,7 +25,11 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         Err(code) => return code,
     };
     let diagnosable = backend.abilities().diagnosable;
-    let mut checks = vec![Check::new("settings", settings(config))];
+    let remarks = config.remarks.iter().map(|remark| {
+        Finding::warning(remark.clone(), "Remove it, or change it as docs/settings.md says.")
+    });
+    let settings = std::iter::once(settings(config)).chain(remarks);
+    let mut checks: Vec<_> = settings.map(|finding| Check::new("settings", finding)).collect();
     if config.has_sessions() {
         let of_engine = match diagnosable {
             Some(diagnosable) => diagnosable.checks(&Limits::from(config)).await,
@@ -56,6 +60,9 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
             Finding::warning(why, "Unset it, or use the embedded engine."),
         ));
     }
+    if let Some(finding) = certificate(config) {
+        checks.push(Check::new("tls", finding));
+    }
     let (port, is_served) = port(config).await;
     checks.push(Check::new("port", port));
     let mut healthy = report(10, checks);
@@ -76,13 +83,21 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     if !is_healthy {
         return "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.".into();
     }
-    let program = program();
-    let env_file = config.env_file.as_ref().map(|path| format!(" --env-file {}", path.display()));
-    let env_file = env_file.unwrap_or_default();
+    let option = |name: &str, path: &Option<PathBuf>| match path {
+        Some(path) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            format!(" {name} {}", path.display())
+        }
+        None => String::new(),
+    };
+    let program = program() + &option("--config", &config.file);
+    let env_file = option("--env-file", &config.env_file);
     // A server that listens on all addresses, as in a container, does not know the address that clients use.
     let known = (!config.http_host.is_unspecified())
-        .then(|| format!("http://{}", SocketAddr::new(config.http_host, config.http_port)));
-    let base = config.public_url.clone().or(known).unwrap_or_else(|| "http://<its address>".into());
+        .then(|| SocketAddr::new(config.http_host, config.http_port).to_string());
+    let address = known.as_deref().unwrap_or("<its address>");
+    let own = || format!("{}://{address}", config.scheme());
+    let base = config.public_url.clone().unwrap_or_else(own);
     if is_served {
         format!("Ready. A server answers: MCP is at {base}/mcp, and docs/clients has each client.")
     } else if config.transport == Transport::Http {
@@ -142,13 +157,29 @@ fn report(width: usize, checks: Vec<Check>) -> bool {
 }
 
 fn settings(config: &Config) -> Finding {
-    Finding::Good(match &config.env_file {
-        None => "from the environment".into(),
-        Some(path) => format!(
-            "from the environment and {0} (a server over stdio reads that file only with \
-             --env-file {0})",
+    let file = config.file.as_ref().map(|path| path.display().to_string());
+    let env_file = config.env_file.as_ref().map(|path| {
+        format!(
+            "{0} (a server over stdio reads that file only with --env-file {0})",
             path.display()
-        ),
+        )
+    });
+    let from = [Some("the environment".to_owned()), file, env_file];
+    let from = from.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    Finding::Good(format!("from {from}"))
+}
+
+fn certificate(config: &Config) -> Option<Finding> {
+    const FIX: &str = "Set SANDBOX_TLS_CERT and SANDBOX_TLS_KEY to a certificate and its key, as \
+                       docs/http.md says.";
+    let tls = match Tls::of(config) {
+        Ok(tls) => tls?,
+        Err(why) => return Some(Finding::fault(why, FIX)),
+    };
+    let certificate = tls.certificate();
+    Some(match certificate.fault() {
+        None => Finding::Good(certificate.describe()),
+        Some(fault) => Finding::warning(format!("{}; {fault}", certificate.describe()), FIX),
     })
 }
 

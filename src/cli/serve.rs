@@ -24,7 +24,7 @@ use crate::{
     archive::{self, Archive},
     audit::{Audit, Rotation},
     heap,
-    http::{Listener, PortInUse},
+    http::{Listener, PortInUse, Tls},
     mcp::{Counted, Server, http::Endpoint, stdio},
     own_tools::OwnTools,
     request::McpService,
@@ -72,7 +72,14 @@ pub(super) async fn serve(config: Config, inputs: Inputs) -> ExitCode {
             return EXIT_USAGE.into();
         }
     };
-    match run(config, inputs, own).await {
+    let tls = match Tls::of(&config) {
+        Ok(tls) => tls,
+        Err(why) => {
+            eprintln!("llm-sandbox: the certificate cannot be used:\n  {why}");
+            return EXIT_USAGE.into();
+        }
+    };
+    match run(config, inputs, own, tls).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "server failed");
@@ -81,7 +88,12 @@ pub(super) async fn serve(config: Config, inputs: Inputs) -> ExitCode {
     }
 }
 
-async fn run(config: Config, inputs: Inputs, own: Option<OwnTools>) -> io::Result<()> {
+async fn run(
+    config: Config,
+    inputs: Inputs,
+    own: Option<OwnTools>,
+    tls: Option<Arc<Tls>>,
+) -> io::Result<()> {
     let (told, stop) = (stop_signal()?, CancellationToken::new());
     // As many descriptors as the hard limit allows: with fewer, the server takes fewer connections.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
@@ -92,7 +104,7 @@ async fn run(config: Config, inputs: Inputs, own: Option<OwnTools>) -> io::Resul
         Transport::Stdio => PortInUse::UseAnother,
         Transport::Http => PortInUse::Fail,
     };
-    let listener = Listener::bind(&config, taken)?;
+    let listener = Listener::bind(&config, taken)?.with_tls(tls.clone());
     let base = listener.base_url(&config);
     let signed_urls = SignedUrls::new(base.clone().into(), &config);
     let archive = Archive::of(&config)?;
@@ -132,8 +144,12 @@ async fn run(config: Config, inputs: Inputs, own: Option<OwnTools>) -> io::Resul
     if let Some(endpoint) = &endpoint {
         tasks.spawn(stop.clone().run_until_cancelled_owned(endpoint.clone().reap()));
     }
+    if let Some(tls) = tls.clone() {
+        tasks.spawn(stop.clone().run_until_cancelled_owned(tls.watch()));
+    }
     if transport == Transport::Http {
-        let reload = reload_when_told(signal(SignalKind::hangup())?, inputs, sessions.clone());
+        let hangup = signal(SignalKind::hangup())?;
+        let reload = reload_when_told(hangup, inputs, sessions.clone(), tls);
         tasks.spawn(stop.clone().run_until_cancelled_owned(reload));
     }
     tell_of_own(&config, own.as_ref());
@@ -172,9 +188,17 @@ async fn run(config: Config, inputs: Inputs, own: Option<OwnTools>) -> io::Resul
     outcome
 }
 
-/// Reads the settings again at each signal. Runs forever.
-async fn reload_when_told(mut hangup: Signal, inputs: Inputs, sessions: Sessions) {
+/// Reads the settings and the certificate again at each signal. Runs forever.
+async fn reload_when_told(
+    mut hangup: Signal,
+    inputs: Inputs,
+    sessions: Sessions,
+    tls: Option<Arc<Tls>>,
+) {
     while hangup.recv().await.is_some() {
+        if let Some(tls) = &tls {
+            tls.reload();
+        }
         match Config::load(&inputs) {
             Ok(config) => reload(&config, &sessions),
             Err(mistakes) => tracing::error!("the settings are not reloaded: {mistakes}"),

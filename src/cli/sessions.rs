@@ -91,7 +91,7 @@ pub(super) async fn sessions(config: &Config, args: SessionsArgs) -> ExitCode {
     }
 }
 
-async fn list(client: &Client, as_json: bool) -> Result<(), String> {
+async fn list(client: &Client<'_>, as_json: bool) -> Result<(), String> {
     let body = ask(client, Method::GET, "/sessions?all").await?;
     if as_json {
         print_line!("{body}");
@@ -115,14 +115,14 @@ async fn list(client: &Client, as_json: bool) -> Result<(), String> {
     Ok(())
 }
 
-async fn end(client: &Client, caller: &str, session: &str) -> Result<(), String> {
+async fn end(client: &Client<'_>, caller: &str, session: &str) -> Result<(), String> {
     let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
     let path = format!("/sessions/{}?caller={}", encoded(session), encoded(caller));
     ask(client, Method::DELETE, &path).await.map(drop)
 }
 
 /// The body of a successful answer.
-async fn ask(client: &Client, method: Method, path: &str) -> Result<String, String> {
+async fn ask(client: &Client<'_>, method: Method, path: &str) -> Result<String, String> {
     let (status, body) = client
         .ask(method, path)
         .await

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use config::{Config, Given, table};
 
-use super::ConfigCommand;
+use super::{ConfigCommand, EXIT_USAGE};
+use crate::http::Tls;
 
 /// Runs the command. Settings with mistakes have been reported before.
 pub(super) fn run(config: &Config, command: ConfigCommand) -> ExitCode {
     match command {
-        ConfigCommand::Check => check(config),
+        ConfigCommand::Check => return check(config),
         ConfigCommand::Show => show(config),
         ConfigCommand::Schema => return schema(),
     }
@@ -22,7 +23,11 @@ pub(super) fn schema() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn check(config: &Config) {
+fn check(config: &Config) -> ExitCode {
+    if let Err(why) = Tls::of(config) {
+        eprintln!("llm-sandbox: the certificate cannot be used:\n  {why}");
+        return EXIT_USAGE.into();
+    }
     let files = [&config.file, &config.env_file].into_iter().flatten();
     let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
     let from = match &*files {
@@ -33,6 +38,7 @@ fn check(config: &Config) {
     for remark in &config.remarks {
         print_line!("{remark}");
     }
+    ExitCode::SUCCESS
 }
 
 fn show(config: &Config) {

@@ -10,6 +10,7 @@ use std::{
     io::{self, IoSlice},
     net::IpAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -31,7 +32,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
@@ -41,7 +42,22 @@ use super::{
     forward::PeerGate,
     limits::{Limits, MAX_HEAD},
     seats::{Places, Seat, Seats, TooMany},
+    tls::{Tls, first_byte},
 };
+
+/// What comes before the first request of a connection.
+#[derive(Clone)]
+pub(super) enum Entry {
+    /// Nothing.
+    Open,
+    /// The handshake of TLS.
+    Tls(Arc<Tls>),
+    /// The proof that the peer is another server.
+    Peers(PeerGate),
+}
+
+/// Round trips of a handshake of TLS 1.2, the longer one.
+const HANDSHAKE_ROUND_TRIPS: u32 = 2;
 
 enum Event {
     Accepted(io::Result<(TcpStream, IpAddr)>),
@@ -54,12 +70,15 @@ pub(super) async fn serve(
     socket: TcpListener,
     app: Router,
     limits: Limits,
-    gate: Option<PeerGate>,
+    entry: Entry,
     stop: CancellationToken,
 ) {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(MAX_HEAD);
-    let seats = Seats::new(Places { strangers: limits.strangers, clients: limits.connections });
+    let round_trips = if matches!(entry, Entry::Tls(_)) { 1 + HANDSHAKE_ROUND_TRIPS } else { 1 };
+    let seats = Seats::new(Places {
+        strangers: limits.strangers,
+        clients: limits.connections,
+        round_trips,
+    });
     let mut connections = JoinSet::new();
     loop {
         let event = tokio::select! {
@@ -69,19 +88,10 @@ pub(super) async fn serve(
         };
         match event {
             Event::Accepted(Ok((stream, peer))) => {
-                let (http, app, stop) = (http.clone(), app.clone(), stop.clone());
-                let (seat, gate) = (seats.take(peer), gate.clone());
+                let (app, stop, entry) = (app.clone(), stop.clone(), entry.clone());
+                let seat = seats.take(peer);
                 connections.spawn(SEAT.scope(seat.clone(), async move {
-                    let served = async {
-                        let mut stream = stream;
-                        if let Some(gate) = gate
-                            && let Err(error) = gate.admit(&mut stream).await
-                        {
-                            return tracing::debug!(%error, "connection closed: the peer did not prove that it is a server");
-                        }
-                        let stream = watched(Heard(stream, seat.clone()), limits.stall);
-                        connection(&http, app, stream, stop).await;
-                    };
+                    let served = admit(Heard(stream, seat.clone()), app, limits, entry, stop);
                     tokio::select! {
                         () = served => {}
                         () = seat.cut() => tracing::debug!("connection closed to make room for another"),
@@ -186,22 +196,62 @@ impl AsyncWrite for Heard {
 }
 
 /// Fails writes if the client reads nothing for this time.
-fn watched(stream: Heard, stall: Duration) -> TimeoutStream<Heard> {
+fn watched(stream: Heard, stall: Duration) -> Pin<Box<TimeoutStream<Heard>>> {
     // Pieces are large, so that delaying them to send more at once gains nothing.
     let _ = stream.0.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(stall));
-    stream
+    Box::pin(stream)
 }
 
-async fn connection(
-    http: &http1::Builder,
+/// Serves a connection, after what comes before its requests.
+async fn admit(
+    mut stream: Heard,
     app: Router,
-    stream: TimeoutStream<Heard>,
+    limits: Limits,
+    entry: Entry,
+    stop: CancellationToken,
+) {
+    let since = Instant::now();
+    match entry {
+        Entry::Open => {}
+        Entry::Peers(gate) => {
+            if let Err(error) = gate.admit(&mut stream.0).await {
+                return tracing::debug!(%error, "connection closed: the peer did not prove that it is a server");
+            }
+        }
+        Entry::Tls(tls) => {
+            let shaking_hands = async {
+                let first = first_byte(&stream.0, |waits| stream.1.is_silent(waits)).await?;
+                tls.accept(watched(stream, limits.stall), first).await
+            };
+            let in_time = timeout(limits.head, shaking_hands);
+            match stop.run_until_cancelled(in_time).await {
+                Some(Ok(Ok(Some(stream)))) => {
+                    let head = limits.head.saturating_sub(since.elapsed());
+                    connection(app, stream, head, stop).await;
+                }
+                Some(Ok(Err(error))) => tracing::debug!(%error, "connection closed: no TLS"),
+                Some(Ok(Ok(None)) | Err(_)) => tracing::debug!("connection closed: no TLS"),
+                None => {}
+            }
+            return;
+        }
+    }
+    connection(app, watched(stream, limits.stall), limits.head, stop).await;
+}
+
+/// Serves the requests of a connection. `head` is the most time for the head of each.
+async fn connection(
+    app: Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    head: Duration,
     stop: CancellationToken,
 ) {
     let service = TowerToHyperService::new(app);
-    let connection = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - [`connections`]: accepts connections and cuts them off; [`seats`] decides who may be connected.
+//! - [`tls`]: HTTPS, and the certificate's files.
 //! - `router`: maps URLs to handlers; [`error`]: the answers of requests that fail.
 //! - [`hosts`]: checks which host names requests may be for, and which sites' pages may call the server.
 //! - [`forward`]: passes requests on to the server that has their caller's sessions.
@@ -41,6 +42,7 @@ mod router;
 mod script;
 mod seats;
 mod shared;
+mod tls;
 mod upload;
 mod viewer;
 
@@ -57,6 +59,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     access::Access,
+    connections::Entry,
     forward::{PeerGate, Peers},
     hosts::Hosts,
     readiness::Readiness,
@@ -64,7 +67,7 @@ use self::{
     shared::Shared,
     viewer::Waiters,
 };
-pub use self::{limits::Limits, router::rights};
+pub use self::{limits::Limits, router::rights, tls::Tls};
 use crate::{
     budget::Budget, request::McpService, session::PieceSizes, sessions::Sessions,
     signed_urls::SignedUrls,
@@ -77,6 +80,8 @@ pub struct Listener {
     address: SocketAddr,
     /// The listener for other servers, if the settings have an address for it.
     peers: Option<TcpListener>,
+    /// The certificate, for HTTPS.
+    tls: Option<Arc<Tls>>,
     limits: Limits,
 }
 
@@ -129,7 +134,8 @@ impl Listener {
                 io::Error::new(error.kind(), why)
             })
         });
-        Ok(Self { socket, address, peers: peers.transpose()?, limits: Limits::default() })
+        let (tls, limits) = Default::default();
+        Ok(Self { socket, address, peers: peers.transpose()?, tls, limits })
     }
 
     /// The address of the listener.
@@ -139,8 +145,14 @@ impl Listener {
 
     /// Base of the URLs of files, without a slash at the end.
     pub fn base_url(&self, config: &Config) -> String {
-        let own = || format!("http://{}", reachable(self.address));
+        let own = || format!("{}://{}", config.scheme(), reachable(self.address));
         config.public_url.clone().unwrap_or_else(own)
+    }
+
+    /// Speaks HTTPS with this certificate, if there is one, except to other servers.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Replaces the default limits, for tests.
@@ -178,10 +190,11 @@ impl Listener {
         };
         let of_peers = self.peers.map(|socket| {
             let shared = Shared { is_for_peers: true, ..shared.clone() };
-            let gate = PeerGate::new(&sessions);
-            connections::serve(socket, router(shared), self.limits, gate, stop.clone())
+            let entry = PeerGate::new(&sessions).map_or(Entry::Open, Entry::Peers);
+            connections::serve(socket, router(shared), self.limits, entry, stop.clone())
         });
-        let of_clients = connections::serve(self.socket, router(shared), self.limits, None, stop);
+        let entry = self.tls.map_or(Entry::Open, Entry::Tls);
+        let of_clients = connections::serve(self.socket, router(shared), self.limits, entry, stop);
         tokio::join!(of_clients, OptionFuture::from(of_peers));
     }
 }

@@ -167,7 +167,8 @@ async fn guard(State(shared): State<Shared>, mut request: Request, next: Next) -
     };
     let mut response = match host {
         Ok(host) => {
-            request.extensions_mut().insert(Base::at(host.as_str()));
+            let scheme = shared.sessions.config().scheme();
+            request.extensions_mut().insert(Base::at(scheme, host.as_str()));
             next.run(request).await
         }
         Err(refusal) => turned_away(refusal).into_response(),

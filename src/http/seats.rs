@@ -27,7 +27,8 @@ use model::Principal;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Time before a stranger may be cut off: enough for a request from the other side of the world.
+/// Time before a stranger may be cut off, for each round trip until its first request has arrived: enough from the other
+/// side of the world.
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
 /// Time before a stranger whose data has not been read yet may be cut off.
@@ -44,6 +45,8 @@ pub(super) struct Places {
     pub(super) strangers: usize,
     /// Places for connections of known clients; one client has at most three quarters.
     pub(super) clients: usize,
+    /// Round trips until a stranger's first request has arrived.
+    pub(super) round_trips: u32,
 }
 
 /// All connections of a server. Clones share them.
@@ -117,7 +120,8 @@ impl Seats {
                     return;
                 }
                 let most = (self.0.places.strangers / CUT_AT_ONCE).clamp(1, CUT_AT_ONCE);
-                match taken.strangers_to_cut(Instant::now(), most) {
+                let patience = CUT_AFTER * self.0.places.round_trips;
+                match taken.strangers_to_cut(Instant::now(), most, patience) {
                     Ok(numbers) => {
                         for number in numbers {
                             taken.cut(number);
@@ -162,11 +166,16 @@ impl Inner {
 impl Table {
     /// The strangers to cut off, of the address that has the most: the oldest without a request first, then
     /// others; or the time until one may be cut off.
-    fn strangers_to_cut(&self, now: Instant, most_cut: usize) -> Result<Vec<u64>, Duration> {
+    fn strangers_to_cut(
+        &self,
+        now: Instant,
+        most_cut: usize,
+        patience: Duration,
+    ) -> Result<Vec<u64>, Duration> {
         let due = |holder: &Holder| {
             // A busy server may not have read the stranger's first request yet.
             let is_unread = holder.requests == 0 && !holder.silent.load(Ordering::Relaxed);
-            let wait = if is_unread { CUT_UNREAD_AFTER } else { CUT_AFTER };
+            let wait = if is_unread { CUT_UNREAD_AFTER.max(patience) } else { patience };
             wait.saturating_sub(now.saturating_duration_since(holder.since))
         };
         let staying = || {
@@ -175,7 +184,7 @@ impl Table {
         };
         let may_go = || staying().filter(|(_, holder)| due(holder).is_zero());
         let Some((peer, _)) = most(may_go().map(|(_, holder)| holder.peer)) else {
-            return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(CUT_AFTER));
+            return Err(staying().map(|(_, holder)| due(holder)).min().unwrap_or(patience));
         };
         let theirs = may_go().filter(|(_, holder)| holder.peer == peer);
         // A stranger's request takes long only on purpose: known clients are not strangers.
@@ -315,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    const PLACES: Places = Places { strangers: 4, clients: 8 };
+    const PLACES: Places = Places { strangers: 4, clients: 8, round_trips: 1 };
 
     fn client(name: &str) -> Principal {
         let tokens = Tokens::parse(&format!("{name}:x")).expect("valid");

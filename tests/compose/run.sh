@@ -166,6 +166,45 @@ works() {
     if said=$(session "$base" 2>&1) && ! grep -q '^FAIL' <<<"$said"; then ok "$1"; else fail "$1" "$said"; fi
 }
 
+# A settings file of the operator's own, with callers whose tokens are files, limits, and a certificate.
+file_checks() {
+    local folder=$copy/mine
+    mkdir "$folder" "$folder/secrets"
+    sed '/tokens_file/d' "$copy/sandbox-image/server/config.yaml" >"$folder/config.yaml"
+    cat >>"$folder/config.yaml" <<'END'
+sandbox: { max_memory_mb: 700, max_disk_mb: 200 }
+tls: { cert: /etc/llm-sandbox/secrets/cert.pem, key: /etc/llm-sandbox/secrets/key.pem }
+callers:
+  - { name: ann, token: "file:secrets/ann" }
+END
+    echo secret-of-ann >"$folder/secrets/ann"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -noenc -days 2 -subj /CN=localhost \
+        -addext subjectAltName=DNS:localhost -keyout "$folder/secrets/key.pem" -out "$folder/secrets/cert.pem" 2>/dev/null
+    chmod -R a+rX "$folder"
+    printf 'SANDBOX_CONFIG_FILE=./mine/config.yaml\nSECRETS_DIR=./mine/secrets\nSANDBOX_PRELOAD=none\n' >"$copy/.env"
+    start 'A settings file, with secrets and a certificate, is used' || return
+    token=secret-of-ann base=https://localhost:$SANDBOX_HTTP_PORT
+    export SSL_CERT_FILE=$folder/secrets/cert.pem
+    leave_session file || return
+    equal 'The relay reads it, too' "$(docker inspect --format '{{.HostConfig.Memory}}' "$(of_session file)")" 700000000
+    works 'A session over HTTPS runs to its end'
+    rm -r "$copy/.env"
+    unset SSL_CERT_FILE
+    base=http://localhost:$SANDBOX_HTTP_PORT
+    start 'Without it the server is as before' || return
+    token=$(token)
+    if SANDBOX_HTTP_HOST=0.0.0.0 compose up --detach --wait >/dev/null 2>&1; then
+        fail 'A port beyond this machine needs TLS, or leave to do without'
+    else
+        ok 'A port beyond this machine needs TLS, or leave to do without'
+    fi
+    case $(compose logs --no-color sandbox 2>&1) in
+        *SANDBOX_ALLOW_INSECURE_HTTP=true*) ok 'And the log names the ways out' ;;
+        *) fail 'And the log names the ways out' ;;
+    esac
+    start 'It is started again on this machine alone' || return
+}
+
 checks() {
     local owner='' token='' log='' own=''
 
@@ -179,8 +218,9 @@ checks() {
     confined sandbox 65532:65532
     confined engine 0:65532
     confined image 0:0
-    equal 'The server has no path of the host' \
-        "$(inspect sandbox '{{range .Mounts}}{{if ne .Type "volume"}}{{.Source}} {{end}}{{end}}')" '/dev/null '
+    equal 'The server has no path of the host but the settings file' \
+        "$(inspect sandbox '{{range .Mounts}}{{if ne .Type "volume"}}{{println .Source}}{{end}}{{end}}' | sort -u | xargs)" \
+        "$copy/sandbox-image/server/config.yaml /dev/null"
     equal 'The relay has no network' "$(inspect engine '{{.HostConfig.NetworkMode}}')" none
     if compose exec -T sandbox sh -c true >/dev/null 2>&1; then fail 'There is no shell'; else ok 'There is no shell'; fi
 
@@ -244,6 +284,9 @@ checks() {
     equal 'Which was not replaced' "$(docker image inspect --format '{{.Id}}' "$own_image")" "$own"
 
     leave_session fifth || return
+    rm "$copy/.env"
+    file_checks
+    leave_session sixth || return
     compose down >/dev/null 2>&1
     none_left 'down leaves no sandbox' "$owner"
     local of_project="label=com.docker.compose.project=$COMPOSE_PROJECT_NAME"

@@ -8,13 +8,13 @@ use backend::local::Local;
 use bytes::Bytes;
 use config::{Config, Transport};
 use llm_sandbox::{
-    http::{Limits, Listener, PortInUse},
+    http::{Limits, Listener, PortInUse, Tls},
     sessions::{Options, Sessions, Upload},
     signed_urls::SignedUrls,
 };
 use model::{DataPath, Existing, SessionId};
 use serde_json::Value;
-use support::{PATIENCE, Response, until};
+use support::{PATIENCE, Response, tls, until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -44,9 +44,9 @@ impl Site {
     fn start_with(limits: Limits, config: Config) -> Self {
         let config = Config { http_port: 0, transport: Transport::Http, ..config };
         let backend = Arc::new(Local::new().expect("a folder"));
-        let listener = Listener::bind(&config, PortInUse::Fail).expect("a free port");
-        let url = listener.base_url(&config);
-        let address = url.strip_prefix("http://").expect("http").parse().expect("an address");
+        let tls = Tls::of(&config).expect("a certificate");
+        let listener = Listener::bind(&config, PortInUse::Fail).expect("a free port").with_tls(tls);
+        let address = listener.address();
         let sessions = Sessions::new(config, backend, Options::default());
         let stop = CancellationToken::new();
         let addresses =
@@ -449,6 +449,28 @@ async fn a_head_that_never_ends_is_cut_off() {
         200,
         "it had its answer, and was not kept for ever"
     );
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_is_cut_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tls::Certificate::new().write(folder.path());
+    let [(_, tls_cert), (_, tls_key)] =
+        tls::settings(folder.path()).map(|(name, path)| (name, Some(path.into())));
+    let config = Config { tls_cert, tls_key, ..Config::default() };
+    let site = Site::start_with(Limits { head: SOON, ..Limits::default() }, config);
+    let mut silent = site.connect().await;
+    let mut half = site.connect().await;
+    within(half.write_all(&[22, 3, 1, 1])).await.expect("sent");
+    let address = site.address.to_string();
+    let mut without_a_head = within(tls::connect(&address)).await.expect("connected");
+    let mut all = vec![];
+    for stream in [&mut silent, &mut half] {
+        // The part of a greeting that was not read makes the end a reset.
+        let _ = within(stream.read_to_end(&mut all)).await;
+    }
+    let _ = within(without_a_head.read_to_end(&mut all)).await;
+    assert_eq!(all, b"");
 }
 
 #[tokio::test]

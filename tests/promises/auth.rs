@@ -163,7 +163,8 @@ async fn a_server_that_others_can_reach_does_not_start_without_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_tokens_it_can_be_reached_by_others() {
     for host in ["0.0.0.0", "::"] {
-        let (web, alice, _) = start(&[("SANDBOX_HTTP_HOST", host)]).await;
+        let insecure = ("SANDBOX_ALLOW_INSECURE_HTTP", "true");
+        let (web, alice, _) = start(&[("SANDBOX_HTTP_HOST", host), insecure]).await;
         let url = put(&alice, &name("reached"), "a.txt", b"1").await;
         assert!(url.starts_with(&format!("{}/files/", web.base)), "{url}");
         assert_eq!(http("GET", &url).await.body, b"1");

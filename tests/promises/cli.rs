@@ -680,6 +680,7 @@ async fn a_token_that_was_made_lets_in_and_is_in_no_log() {
     let settings = [
         ("SANDBOX_AUTH_TOKENS_FILE", tokens.to_str().unwrap()),
         ("SANDBOX_HTTP_HOST", "0.0.0.0"),
+        ("SANDBOX_ALLOW_INSECURE_HTTP", "true"),
         ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
         ("SANDBOX_LOG_LEVEL", "TRACE"),
     ];
@@ -712,6 +713,7 @@ async fn a_server_on_every_address_logs_no_url_that_is_right_for_some_only() {
         let log = folder.path().join("server.log");
         let mut settings = vec![
             ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_ALLOW_INSECURE_HTTP", "true"),
             ("SANDBOX_AUTH_TOKENS", "me:token"),
             ("SANDBOX_LOG_FILE", log.to_str().unwrap()),
             ("SANDBOX_LOG_LEVEL", "INFO"),
@@ -751,6 +753,7 @@ async fn health_is_that_of_the_server_of_the_settings() {
         let settings = [
             ("SANDBOX_HTTP_PORT", port),
             ("SANDBOX_HTTP_HOST", host),
+            ("SANDBOX_ALLOW_INSECURE_HTTP", "true"),
             ("SANDBOX_AUTH_TOKENS", "me:token"),
         ];
         let well = run_to(0, folder.path(), &settings, &["health"]).await;

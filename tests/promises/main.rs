@@ -33,6 +33,8 @@ mod replicas;
 mod resources;
 mod runs;
 mod sessions;
+mod settings_files;
+mod tls;
 mod uploads;
 mod viewer;
 mod workspaces;

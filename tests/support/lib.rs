@@ -25,6 +25,7 @@ pub mod kubernetes;
 pub mod metrics;
 pub mod registry;
 mod shelf;
+pub mod tls;
 pub mod web;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -609,10 +610,15 @@ pub async fn http(method: &str, url: &str) -> Response {
 /// Does the same, with more headers (a header Host replaces the default one) and a body.
 pub async fn http_with(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let exchange = async {
-        let mut stream = http_begin(method, url, headers, body).await;
         let mut all = vec![];
         // A server that refuses a body may close the connection before all of it was sent.
-        let _ = stream.read_to_end(&mut all).await;
+        if url.starts_with("https://") {
+            let mut stream = tls::begin(method, url, headers, body).await;
+            let _ = stream.read_to_end(&mut all).await;
+        } else {
+            let mut stream = http_begin(method, url, headers, body).await;
+            let _ = stream.read_to_end(&mut all).await;
+        }
         all
     };
     let all = timeout(PATIENCE, exchange).await.expect("in time");
@@ -626,9 +632,17 @@ pub async fn http_begin(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> TcpStream {
-    let rest = url.strip_prefix("http://").expect("http");
-    let (host, target) = rest.split_once('/').expect("a path");
+    let (host, head) = head(method, url, headers, body);
     let mut stream = TcpStream::connect(host).await.expect("connected");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let _ = stream.write_all(body).await;
+    stream
+}
+
+/// The host of a URL, and the head of a request.
+fn head(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> (String, String) {
+    let (_, rest) = url.split_once("://").expect("a scheme");
+    let (host, target) = rest.split_once('/').expect("a path");
     let mut head = format!("{method} /{target} HTTP/1.1\r\nConnection: close\r\n");
     let named = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
     if !named("host") {
@@ -640,10 +654,7 @@ pub async fn http_begin(
     for (name, value) in headers {
         let _ = write!(head, "{name}: {value}\r\n");
     }
-    head += "\r\n";
-    stream.write_all(head.as_bytes()).await.expect("sent");
-    let _ = stream.write_all(body).await;
-    stream
+    (host.to_owned(), head + "\r\n")
 }
 
 /// A key of servers, in a file in this folder: servers that share callers do not make one themselves.

@@ -46,7 +46,8 @@ impl Web {
                 _folder: folder,
             };
         }
-        let base = format!("http://{address}");
+        let is_tls = settings.iter().any(|(name, _)| *name == "SANDBOX_TLS_CERT");
+        let base = format!("{}://{address}", if is_tls { "https" } else { "http" });
         assert_eq!(http("GET", &format!("{base}/health")).await.status, 200);
         Self { process, base, _beside: None, _folder: folder }
     }

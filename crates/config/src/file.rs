@@ -16,7 +16,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -115,6 +115,16 @@ pub(super) fn read(path: &Path, mistakes: &mut Vec<String>) -> Contents {
             Contents::default()
         }
     }
+}
+
+/// The values of a settings file by the names of their variables, for a program that shares some settings with the
+/// server. Values with mistakes are left out: the server reports them.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn variables_in(path: &Path) -> io::Result<Vec<(String, String)>> {
+    let contents = parse(path, &fs::read_to_string(path)?, &mut vec![]);
+    Ok(contents.values.into_iter().map(|(name, given)| (name, given.text)).collect())
 }
 
 fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {

@@ -50,10 +50,10 @@ impl Values {
         let Contents { values: mut given, mut remarks, callers, policies } =
             contents.unwrap_or_default();
         let env_file = inputs.env_file.read(&mut mistakes).map(|(path, vars)| {
-            let source = || Source::EnvFile(path.clone());
-            given.extend(
-                vars.into_iter().map(|(name, text)| (name, Given { text, source: source() })),
-            );
+            for (name, text) in vars {
+                let source = Source::EnvFile(path.clone());
+                replace(&mut given, name, Given { text, source }, &mut remarks);
+            }
             path
         });
         for (name, value) in std::env::vars_os() {
@@ -63,7 +63,10 @@ impl Values {
                 continue;
             }
             match value.into_string() {
-                Ok(text) => drop(given.insert(name, Given { text, source: Source::Environment })),
+                Ok(text) => {
+                    let source = Source::Environment;
+                    replace(&mut given, name, Given { text, source }, &mut remarks);
+                }
                 Err(_) if name.starts_with(PREFIX) => {
                     mistakes.push(format!("{name}: is not UTF-8"));
                 }
@@ -82,6 +85,31 @@ impl Values {
     fn text(&self, row: &Row) -> Option<&str> {
         self.given.get(row.name).map(|given| given.text.trim()).filter(|text| !text.is_empty())
     }
+}
+
+/// Sets a variable, unless it is blank and the settings file has a value. A remark says if the file has another value,
+/// which has no effect then.
+fn replace(
+    given: &mut BTreeMap<String, Given>,
+    name: String,
+    new: Given,
+    remarks: &mut Vec<String>,
+) {
+    let row = table::rows().find(|row| row.name == name);
+    if let (Some(row), Some(Given { text, source: source @ Source::File { .. } })) =
+        (row, given.get(&name))
+        && text.trim() != new.text.trim()
+    {
+        // A log file that is blank is none.
+        if new.text.trim().is_empty() && row.name != table::SANDBOX_LOG_FILE.row.name {
+            return;
+        }
+        remarks.push(format!(
+            "{source}: {} has no effect: {name} has another value ({})",
+            row.key, new.source
+        ));
+    }
+    given.insert(name, new);
 }
 
 /// The tokens of the settings, each with its name, for users who may read the settings.

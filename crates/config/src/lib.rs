@@ -35,7 +35,7 @@ pub use self::{
     callers::{Callers, Right, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     env_file::{EnvFile, VARIABLE as ENV_FILE},
-    file::VARIABLE as CONFIG_FILE,
+    file::{VARIABLE as CONFIG_FILE, variables_in},
     given::{Given, Source},
     inputs::{Inputs, tokens_in_clear},
     misspelt::Misspelt,
@@ -127,6 +127,11 @@ impl Config {
                 Err(Mistakes(mistakes))
             }
         }
+    }
+
+    /// The scheme of the server's own URLs.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls_cert.is_some() { "https" } else { "http" }
     }
 
     /// Whether there can be sessions. With only tools of the operator's own, no engine is needed.
@@ -429,6 +434,29 @@ impl Config {
                  and whose sandboxes outlive them (SANDBOX_HOLD_S) can share their callers"
                     .into(),
             );
+        }
+        for (set, other, is_missing) in [
+            (table::SANDBOX_TLS_CERT.row, table::SANDBOX_TLS_KEY.row, self.tls_key.is_none()),
+            (table::SANDBOX_TLS_KEY.row, table::SANDBOX_TLS_CERT.row, self.tls_cert.is_none()),
+        ] {
+            if is_missing && (self.tls_key.is_some() || self.tls_cert.is_some()) {
+                mistakes
+                    .push(format!("{}: is set without {}; HTTPS needs both", set.name, other.name));
+            }
+        }
+        let is_encrypted = self.tls_cert.is_some() || self.tls_key.is_some();
+        if !self.callers.is_empty()
+            && !self.http_host.is_loopback()
+            && !is_encrypted
+            && !self.allow_insecure_http
+        {
+            mistakes.push(format!(
+                "SANDBOX_HTTP_HOST: is {}, which others than this machine can reach, and tokens would go there \
+                 unencrypted. Set SANDBOX_TLS_CERT and SANDBOX_TLS_KEY (tls.cert and tls.key), or listen on 127.0.0.1, \
+                 or, if only a proxy that ends TLS reaches that address, set SANDBOX_ALLOW_INSECURE_HTTP=true \
+                 (server.allow_insecure_http: true)",
+                self.http_host
+            ));
         }
         if self.callers.is_empty() && !self.http_host.is_loopback() {
             mistakes.push(format!(

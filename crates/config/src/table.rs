@@ -365,6 +365,18 @@ settings! {
         /// Port to listen on. If it is taken, a server over stdio uses a free one, which its URLs then carry. 0
         /// always picks a free one.
         http_port: u16 = SANDBOX_HTTP_PORT["transport.http.port"]("8080", Whole(0, 65_535), whole);
+        /// File with the server's certificate, in PEM, followed by those that its issuer adds: the server then speaks
+        /// HTTPS alone, TLS 1.2 or 1.3, at its address. It uses new files within seconds of their change, without
+        /// ending a connection.
+        tls_cert: Option<PathBuf> = SANDBOX_TLS_CERT["tls.cert"]("", Words("the path of a file"), path);
+        /// File with the private key of SANDBOX_TLS_CERT, in PEM, without a passphrase.
+        tls_key: Option<PathBuf> = SANDBOX_TLS_KEY["tls.key"]("", Words("the path of a file"), path);
+        /// Whether tokens may reach the server unencrypted at an address that is not a loopback address. Without it
+        /// such a server needs SANDBOX_TLS_CERT, or does not start. Set it to true only if nothing but a proxy that
+        /// ends TLS reaches the address, or if a container publishes it on a loopback address alone.
+        allow_insecure_http: bool = SANDBOX_ALLOW_INSECURE_HTTP["server.allow_insecure_http"](
+            "false", OneOf(&["true", "false"]), word,
+        );
         /// Clients and their tokens: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes a
         /// good one. Sessions belong to the name that created them; several tokens may have one name. Must be set if
         /// SANDBOX_HTTP_HOST is not a loopback address. Without it clients on this machine need no token; over stdio,

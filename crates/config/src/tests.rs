@@ -205,11 +205,30 @@ fn a_server_that_others_can_reach_needs_tokens() {
     for host in ["0.0.0.0", "::", "192.0.2.1"] {
         let mistakes = parse(&[("SANDBOX_HTTP_HOST", host)]).expect_err(host);
         assert!(mistakes.to_string().contains("SANDBOX_AUTH_TOKENS"), "{mistakes}");
-        let with = [("SANDBOX_HTTP_HOST", host), ("SANDBOX_AUTH_TOKENS", "me:secret")];
-        assert!(parse(&with).is_ok(), "{host}");
     }
     for host in ["127.0.0.1", "127.1.2.3", "::1"] {
         assert!(parse(&[("SANDBOX_HTTP_HOST", host)]).is_ok(), "{host}");
+    }
+}
+
+#[test]
+fn tokens_reach_a_server_unencrypted_only_on_this_machine_or_if_that_is_allowed() {
+    let tls = [("SANDBOX_TLS_CERT", "cert.pem"), ("SANDBOX_TLS_KEY", "key.pem")];
+    for host in ["0.0.0.0", "::", "192.0.2.1"] {
+        let with = [("SANDBOX_HTTP_HOST", host), ("SANDBOX_AUTH_TOKENS", "me:secret")];
+        let mistakes = parse(&with).expect_err(host).to_string();
+        for way in ["SANDBOX_TLS_CERT", "127.0.0.1", "SANDBOX_ALLOW_INSECURE_HTTP=true"] {
+            assert!(mistakes.contains(way), "{mistakes}");
+        }
+        assert!(parse(&[&with[..], &tls].concat()).is_ok(), "{host}");
+        let allowed = [with[0], with[1], ("SANDBOX_ALLOW_INSECURE_HTTP", "true")];
+        assert!(parse(&allowed).is_ok(), "{host}");
+    }
+    let with = [("SANDBOX_HTTP_HOST", "127.0.0.1"), ("SANDBOX_AUTH_TOKENS", "me:secret")];
+    assert!(parse(&with).is_ok());
+    for (one, other) in [(tls[0], tls[1].0), (tls[1], tls[0].0)] {
+        let mistakes = parse(&[one]).expect_err(one.0).to_string();
+        assert!(mistakes.contains(&format!("{}: is set without {other}", one.0)), "{mistakes}");
     }
 }
 
@@ -270,14 +289,14 @@ fn tokens_come_from_their_file_unless_they_are_set() {
     let owner = |config: &Config, token: &str| {
         config.auth_tokens.principal(token).map(|who| who.name().to_owned())
     };
-    let others = [("SANDBOX_HTTP_HOST", "0.0.0.0"), ("SANDBOX_AUTH_TOKENS_FILE", &*path)];
-    let set = [others[0], others[1], ("SANDBOX_AUTH_TOKENS", "ann:a-token")];
+    let others = [("SANDBOX_AUTH_TOKENS_FILE", &*path)];
+    let set = [others[0], ("SANDBOX_AUTH_TOKENS", "ann:a-token")];
     assert_eq!(owner(&parse(&set).expect("valid"), "a-token").as_deref(), Some("ann"));
     assert!(!std::path::Path::new(&path).exists(), "nobody needed it");
 
     assert!(parse(&others).is_ok(), "it is made");
     std::fs::write(&path, "ben:b-token\ncat:c-token\n").expect("written");
-    let config = parse(&[others[0], others[1], ("SANDBOX_AUTH_TOKENS", " ")]).expect("valid");
+    let config = parse(&[others[0], ("SANDBOX_AUTH_TOKENS", " ")]).expect("valid");
     assert_eq!(owner(&config, "b-token").as_deref(), Some("ben"));
     assert_eq!(owner(&config, "c-token").as_deref(), Some("cat"));
 

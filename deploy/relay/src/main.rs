@@ -15,8 +15,8 @@ use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::Sub
 /// Forwards a server's requests to its Docker engine, so that the server need not hold the engine's socket:
 /// those that a server with these settings makes, and nothing else.
 ///
-/// Settings are environment variables, the same as the server's; those that are the server's alone are passed
-/// over.
+/// Settings are environment variables, the same as the server's, and the file that SANDBOX_CONFIG_FILE names; those
+/// that are the server's alone are passed over.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -59,7 +59,14 @@ async fn main() -> ExitCode {
     let vars = vars.filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
-    let settings = match Settings::parse(vars) {
+    let in_file = std::env::var_os(config::CONFIG_FILE).filter(|path| !path.is_empty());
+    let in_file = in_file.map_or(Ok(vec![]), |path| {
+        let path = PathBuf::from(path);
+        let values = config::variables_in(&path);
+        values.map_err(|error| vec![format!("{}: {error}", path.display())])
+    });
+    let settings = match in_file.and_then(|values| Settings::parse(values.into_iter().chain(vars)))
+    {
         Ok(settings) => settings,
         Err(mistakes) => {
             eprintln!(
