@@ -45,7 +45,7 @@ use super::{
     tls::{Tls, first_byte},
 };
 
-/// What comes before the first request of a connection.
+/// The step before the first request of a connection.
 #[derive(Clone)]
 pub(super) enum Entry {
     /// Nothing.

@@ -80,7 +80,7 @@ struct State {
 /// A hash of the contents of both files, or of why they cannot be read.
 type Fingerprint = [u8; 32];
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// The host names that it is for.

@@ -41,7 +41,8 @@ if [ $# -gt 0 ]; then
 fi
 
 unset_settings
-unset "${!COMPOSE_@}"
+# Here it is a file that Compose mounts.
+unset "${!COMPOSE_@}" SANDBOX_CONFIG_FILE
 
 step 'engine, Docker Compose, base images'
 "$root/sandbox-image/prepare-host.sh" --compose >/dev/null || die 'this host cannot be made ready, see above'
@@ -219,8 +220,8 @@ checks() {
     confined engine 0:65532
     confined image 0:0
     equal 'The server has no path of the host but the settings file' \
-        "$(inspect sandbox '{{range .Mounts}}{{if ne .Type "volume"}}{{println .Source}}{{end}}{{end}}' | sort -u | xargs)" \
-        "$copy/sandbox-image/server/config.yaml /dev/null"
+        "$(inspect sandbox '{{range .Mounts}}{{if ne .Type "volume"}}{{println .Source}}{{end}}{{end}}' | LC_ALL=C sort -u | xargs)" \
+        "/dev/null $copy/sandbox-image/server/config.yaml"
     equal 'The relay has no network' "$(inspect engine '{{.HostConfig.NetworkMode}}')" none
     if compose exec -T sandbox sh -c true >/dev/null 2>&1; then fail 'There is no shell'; else ok 'There is no shell'; fi
 

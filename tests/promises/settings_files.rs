@@ -29,7 +29,7 @@ fn program_with(folder: &Path, file: &Path) -> Command {
     command
 }
 
-/// What `config show` prints for each key, without the place.
+/// The value that `config show` prints for each key, without the place.
 async fn shown(folder: &Path, file: &Path) -> Vec<(String, String)> {
     let (code, out, err) = ended(program_with(folder, file).args(["config", "show"])).await;
     assert_eq!(code, Some(0), "{err}");

@@ -71,11 +71,17 @@ pub fn settings(folder: &Path) -> [(&'static str, String); 2] {
 }
 
 /// Connects to a host and port.
+///
+/// # Errors
+/// If the server has no certificate of this process, or the handshake fails.
 pub async fn connect(host: &str) -> Result<TlsStream<TcpStream>> {
     connect_by(host, &[&TLS12, &TLS13], &[]).await
 }
 
 /// Connects by one of these versions of TLS, and offers these protocols.
+///
+/// # Errors
+/// The same.
 pub async fn connect_by(
     host: &str,
     versions: &[&'static SupportedProtocolVersion],
