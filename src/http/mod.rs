@@ -3,8 +3,8 @@
 //! [`Listener::serve`] gets.
 //!
 //! ```text
-//! accept --> seat? --> head --> host and origin --> whose sessions? --> caller, rate --> handler --> session
-//!             |                                      '-- another server's: passed on
+//! accept --> seat? --> TLS, head --> host and origin --> whose sessions? --> caller, rate --> handler --> session
+//!             |                                           '-- another server's: passed on
 //!             '-- no: another connection is closed, or this one
 //! ```
 //!

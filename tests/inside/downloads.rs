@@ -451,14 +451,33 @@ async fn a_head_that_never_ends_is_cut_off() {
     );
 }
 
-#[tokio::test]
-async fn a_handshake_that_never_ends_is_cut_off() {
-    let folder = tempfile::tempdir().expect("a folder");
+/// A server that speaks HTTPS with a certificate in this folder.
+fn with_tls(folder: &tempfile::TempDir, limits: Limits) -> Site {
     tls::Certificate::new().write(folder.path());
     let [(_, tls_cert), (_, tls_key)] =
         tls::settings(folder.path()).map(|(name, path)| (name, Some(path.into())));
-    let config = Config { tls_cert, tls_key, ..Config::default() };
-    let site = Site::start_with(Limits { head: SOON, ..Limits::default() }, config);
+    Site::start_with(limits, Config { tls_cert, tls_key, ..Config::default() })
+}
+
+#[tokio::test]
+async fn clients_that_begin_no_handshake_take_no_places_from_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = with_tls(&folder, Limits { strangers: 4, ..Limits::default() });
+    let mut silent = vec![];
+    for _ in 0..12 {
+        silent.push(site.connect().await);
+    }
+    let url = format!("https://{}/health", site.address);
+    assert_eq!(support::http("GET", &url).await.status, 200);
+    let mut nothing = vec![];
+    let _ = within(silent[0].read_to_end(&mut nothing)).await;
+    assert_eq!(nothing, b"", "the oldest made room");
+}
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_is_cut_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = with_tls(&folder, Limits { head: SOON, ..Limits::default() });
     let mut silent = site.connect().await;
     let mut half = site.connect().await;
     within(half.write_all(&[22, 3, 1, 1])).await.expect("sent");
