@@ -92,6 +92,29 @@ async fn tls_is_1_2_or_1_3_and_http_is_1_1() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_sends_its_token_only_to_the_server_with_the_certificate_of_the_settings() {
+    let (folder, other) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    Certificate::new().write(folder.path());
+    Certificate::new().write(other.path());
+    let web = start(folder.path(), &[]).await;
+    let (_, port) = host(&web).rsplit_once(':').expect("a port");
+    for (certificate, code) in [(&folder, 0), (&other, 1)] {
+        let files = tls::settings(certificate.path());
+        let files = files.each_ref().map(|(name, path)| (*name, path.as_str()));
+        let own = [("SANDBOX_HTTP_PORT", port), ("LLM_SANDBOX_TOKEN", "secret")];
+        let settings = [&files[..], &own].concat();
+        let mut command = program(folder.path(), &settings);
+        let (ended, out, err) = support::ended(command.args(["sessions", "list"])).await;
+        assert_eq!(ended, Some(code), "{out}{err}");
+        // Without a token, any certificate does: a server with a former one is healthy.
+        let mut command = program(folder.path(), &settings);
+        let (ended, out, _) = support::ended(command.arg("health")).await;
+        assert!(ended.is_some() && out.contains("ready"), "{out}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_speak_tls_is_told_so() {
     let folder = tempfile::tempdir().expect("a folder");
     Certificate::new().write(folder.path());
