@@ -44,6 +44,11 @@ impl Permissions {
         self.current().callers.principal(token)
     }
 
+    /// Whether the settings list this caller.
+    pub(crate) fn is_listed(&self, caller: &Principal) -> bool {
+        self.current().callers.list(caller)
+    }
+
     /// The role of a caller. Where no caller needs a token, there is one caller, and all sessions are its own.
     pub(crate) fn role(&self, caller: &Principal) -> Role {
         let callers = &self.current().callers;

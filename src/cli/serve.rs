@@ -30,6 +30,7 @@ use crate::{
     request::McpService,
     sessions::{Options, Sessions},
     signed_urls::SignedUrls,
+    trace::Exporter,
 };
 
 /// File descriptors to ask for: one for each connection, and as many again for sandboxes and files. The usual
@@ -97,6 +98,7 @@ async fn run(
     let (told, stop) = (stop_signal()?, CancellationToken::new());
     // As many descriptors as the hard limit allows: with fewer, the server takes fewer connections.
     let _ = rlimit::increase_nofile_limit(MAX_DESCRIPTORS);
+    let traces = Exporter::start(&config)?;
     let backend = backend::factory::of(&config)?;
     backend.acquire().map_err(io::Error::other)?;
     let transport = config.transport;
@@ -183,6 +185,9 @@ async fn run(
         if clean {
             guard.dismiss().await;
         }
+    }
+    if let Some(traces) = traces {
+        traces.end().await;
     }
     tracing::info!("server ended");
     outcome

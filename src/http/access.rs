@@ -134,23 +134,26 @@ impl Access {
 
     /// Checks that a request may read the metrics, which are about all callers: with the token for the
     /// metrics or that of an auditor, if the settings have a token for the metrics, otherwise as for any other request.
+    /// Returns whether it may read those that name callers, too: with that token, or that of an operator or auditor.
     ///
     /// # Errors
     /// If this request may not read them, or its caller sends too many requests.
-    pub(super) fn may_read_metrics(&self, headers: &HeaderMap) -> Result<()> {
+    pub(super) fn may_read_metrics(&self, headers: &HeaderMap) -> Result<bool> {
+        let permissions = self.sessions.host().permissions();
         let Some(token) = &self.metrics else {
             // Over stdio, too: the metrics name no session and no file.
             if !self.has_tokens {
-                return self.count(&Principal::local());
+                return self.count(&Principal::local()).map(|()| false);
             }
-            return self.permitted(headers, Right::Metrics).map(drop);
+            let who = self.permitted(headers, Right::Metrics)?;
+            let of_all = [Right::AllSessions, Right::Audit];
+            return Ok(of_all.into_iter().any(|right| permissions.has(&who, right)));
         };
         if bearer(headers).is_some_and(|bearer| token.is(bearer.token())) {
-            return Ok(());
+            return Ok(true);
         }
-        let permissions = self.sessions.host().permissions();
         if let Some(who) = self.by_token(headers).filter(|who| permissions.has(who, Right::Audit)) {
-            return self.count(&who);
+            return self.count(&who).map(|()| true);
         }
         Err(ApiError::Unauthorized(Needed::MetricsToken, tried(headers)))
     }

@@ -18,6 +18,7 @@ use crate::{
     error::{Error, Result},
     session::RunReport,
     sessions::{Program, RuntimeName},
+    trace,
 };
 
 /// The code of a call that was carried out.
@@ -36,12 +37,38 @@ pub(super) struct Log {
     pub(super) exit_code: Option<i32>,
     /// How a run got its interpreter.
     pub(super) start: Option<&'static str>,
-    /// The agent's part of the time.
-    pub(super) agent_elapsed: Option<Duration>,
+    pub(super) ran: Option<Ran>,
     pub(super) bytes: Option<u64>,
 }
 
+/// Figures of a run.
+pub(super) struct Ran {
+    /// The agent's part of the time.
+    agent: Duration,
+    /// Wall time of the code.
+    elapsed: Duration,
+    cpu: Duration,
+    /// Memory of a cell's interpreter after it, in bytes.
+    memory: Option<u64>,
+    /// Bytes of output in the result.
+    output: u64,
+}
+
 impl Log {
+    /// Notes the end of a run.
+    pub(super) fn ran(&mut self, report: &RunReport) {
+        let cell = report.cell.as_ref();
+        self.outcome = Some(cell.map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
+        self.exit_code = Some(report.exit_code);
+        self.ran = Some(Ran {
+            agent: report.agent_elapsed,
+            elapsed: report.elapsed,
+            cpu: report.cpu,
+            memory: cell.and_then(|cell| cell.memory_bytes),
+            output: report.output_bytes(),
+        });
+    }
+
     /// Writes the line. `code` is `ok`, or the code of the error in the answer.
     pub(super) fn write(mut self, call: &Call, tool: &str, code: &str, elapsed: Duration) {
         let outcome = match self.outcome {
@@ -53,26 +80,38 @@ impl Log {
         if let Some(entry) = self.completed() {
             entry.end(outcome);
         }
-        let trace = call.trace();
-        let trace = trace.as_ref();
+        let (session, language) = (self.session.as_ref(), self.language.as_ref());
+        trace::note([
+            ("llm_sandbox.outcome", Some(outcome.to_owned().into())),
+            ("llm_sandbox.session_id", session.map(|id| id.to_string().into())),
+            ("llm_sandbox.run_id", self.run.clone().map(Into::into)),
+            ("llm_sandbox.language", language.map(|it| it.as_str().to_owned().into())),
+        ]);
+        let (ran, ids) = (self.ran.as_ref(), trace::ids());
+        let ids = ids.as_ref();
+        // As u64, which is a number in JSON; wider types become texts.
+        let millis = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
+        let micros = |it: Duration| u64::try_from(it.as_micros()).unwrap_or(u64::MAX);
         tracing::info!(
             tool,
             client = call.services.sessions.caller().name(),
-            session_id = self.session.as_ref().map(SessionId::as_str),
+            session_id = session.map(SessionId::as_str),
             run_id = self.run.as_deref(),
-            language = self.language.as_ref().map(RuntimeName::as_str),
+            language = language.map(RuntimeName::as_str),
             outcome,
             exit_code = self.exit_code,
-            // As u64, which is a number in JSON; wider types become texts.
-            duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            call_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            agent_us =
-                self.agent_elapsed.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX)),
+            duration_ms = millis(elapsed),
+            execution_ms = ran.map(|ran| millis(ran.elapsed)),
+            cpu_ms = ran.map(|ran| millis(ran.cpu)),
+            call_us = micros(elapsed),
+            agent_us = ran.map(|ran| micros(ran.agent)),
             start = self.start,
+            memory_bytes = ran.and_then(|ran| ran.memory),
+            output_bytes = ran.map(|ran| ran.output),
             bytes = self.bytes,
-            trace_id = trace.map(|trace| &*trace.trace_id),
-            span_id = trace.map(|trace| &*trace.span_id),
-            trace_flags = trace.map(|trace| &*trace.flags),
+            trace_id = ids.map(|ids| &*ids.trace_id),
+            span_id = ids.map(|ids| &*ids.span_id),
+            trace_flags = ids.map(|ids| &*ids.flags),
             "tool call"
         );
     }

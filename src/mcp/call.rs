@@ -7,8 +7,8 @@ use hyper::http::request::Parts;
 use model::SessionId;
 use parking_lot::Mutex;
 use rmcp::{
-    RoleServer,
-    model::{CallToolResult, ContentBlock, InputResponses},
+    ErrorData, RoleServer,
+    model::{CallToolResult, ContentBlock, ErrorCode, InputResponses},
     service::RequestContext,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -30,10 +30,9 @@ use crate::{
     error::{Error, Result},
     notes::{self, Note, Notes, WorkspaceNote},
     progress::Progress,
-    request::RequestMemory,
+    request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
     session::RunReport,
     sessions::{Opened, Program, STATELESS, Stateless, Which, session_name},
-    trace::TraceParent,
 };
 
 /// One call.
@@ -180,13 +179,6 @@ impl Call {
         self.notes.lock().clone()
     }
 
-    /// The caller's span. The message's own comes before that of the HTTP request, which may be from a proxy, or carry
-    /// several calls.
-    pub(super) fn trace(&self) -> Option<TraceParent> {
-        let of_message = self.context.meta.get_traceparent().and_then(TraceParent::parse);
-        of_message.or_else(|| TraceParent::of(&self.context.extensions.get::<Parts>()?.headers))
-    }
-
     /// The long string of the message, if `text` stands for it. It is returned only once: a caller can write the
     /// placeholder itself, as often as it likes.
     pub(super) fn long_text(&self, text: &str) -> Option<LongText> {
@@ -279,12 +271,9 @@ impl Call {
         self.note_restored(&opened.id);
         let report = self.or_close(is_nameless, &opened.id, report).await?;
         log.run = Some(report.run_id.to_string());
-        log.outcome =
-            Some(report.cell.as_ref().map_or(report.outcome.as_str(), |cell| cell.status.as_str()));
-        log.exit_code = Some(report.exit_code);
         log.start = Some(report.start.as_str());
+        log.ran(&report);
         log.audit(|record| audited::report(record, &report));
-        log.agent_elapsed = Some(report.agent_elapsed);
         Ok((opened, report))
     }
 
@@ -317,6 +306,19 @@ impl Call {
         }
         result
     }
+}
+
+/// Takes the memory of a call and its answer before the call is carried out. Over stdio none is counted: there is one
+/// client, which waits for its own answers.
+pub(super) async fn take_memory(
+    context: &RequestContext<RoleServer>,
+) -> std::result::Result<(), ErrorData> {
+    let head = context.extensions.get::<Parts>();
+    let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) else {
+        return Ok(());
+    };
+    let grown = memory.grow(ANSWER_BYTES).await;
+    grown.map_err(|_| ErrorData::new(ErrorCode(REFUSED), NO_MEMORY, None))
 }
 
 /// The arguments of a tool that takes a session and nothing else.

@@ -20,6 +20,11 @@ use serde_json::Value;
 use super::long_text::LongText;
 use crate::request::ANSWER_BYTES;
 
+/// Message for the sender of a message that cannot be read.
+pub(in crate::mcp) const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpaired surrogate \
+                                  escape, a number out of range, or more than 120 levels of \
+                                  nesting. Nothing was done.";
+
 /// Maximum number of structural characters (`{`, `[`, `,` and `:`) outside strings. The largest valid messages have
 /// some hundreds; each may take half a kibibyte once it is parsed.
 pub(super) const MAX_TOKENS: usize = 2000;

@@ -10,7 +10,7 @@
 //!
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
-//! - [`audited`]: the lines of a call in the log and in the audit file.
+//! - [`observed`]: one request, its span and time; [`audited`]: the lines of a call in the log and in the audit file.
 //! - [`running`]: progress and results of tools that run code; [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
@@ -27,6 +27,7 @@ pub mod http;
 mod languages;
 mod long_text;
 mod message;
+mod observed;
 mod own;
 mod resources;
 mod results;
@@ -42,7 +43,6 @@ use std::panic::AssertUnwindSafe;
 use backend::Template;
 use config::{Config, Toolset, Toolsets, Transport};
 use futures::FutureExt;
-use hyper::http::request::Parts;
 use model::text::quoted;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -62,7 +62,8 @@ use tokio::time::Instant;
 pub use self::counted::Counted;
 use self::{
     audited::{Log, OK, WithoutLongTexts},
-    call::{Call, add_notes, failure, parse},
+    call::{Call, add_notes, failure, parse, take_memory},
+    observed::Observed,
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
     tool::Tool as _,
     tools::{
@@ -71,13 +72,7 @@ use self::{
         ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile, facts,
     },
 };
-use crate::{
-    error::Error,
-    own_tools::OwnTools,
-    request::{ANSWER_BYTES, NO_MEMORY, REFUSED, RequestMemory},
-    sessions::Sessions,
-    signed_urls::SignedUrls,
-};
+use crate::{error::Error, own_tools::OwnTools, sessions::Sessions, signed_urls::SignedUrls};
 
 /// The MCP server. Cheap to clone. Over HTTP nothing in it belongs to one client, because clients open a connection per
 /// call, never close it, or have none at all.
@@ -158,38 +153,45 @@ impl Server {
             .with_instructions(tools::instructions(config, toolsets))
     }
 
-    /// Writes the line of a call that was refused before any of it was processed.
-    fn audit_refused(
+    /// Carries out a call of a tool.
+    async fn called(
         &self,
-        context: &RequestContext<RoleServer>,
-        (tool, arguments): (&str, Option<JsonObject>),
-        why: &str,
-    ) {
-        let services = self.services.seen_by(context);
-        // A call without a line was not carried out either.
-        let arguments = arguments.unwrap_or_default();
-        let begun = audited::begin(&services, tool, &WithoutLongTexts(&arguments));
-        if let Ok(Some(entry)) = begun {
-            entry.end(why);
-        }
-    }
-
-    /// Takes the memory of a call and its answer before the call is carried out. Over stdio none is counted: there is
-    /// one client, which waits for its own answers.
-    async fn take_memory(&self, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        let head = context.extensions.get::<Parts>();
-        let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) else {
-            return Ok(());
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+        observed: &Observed<'_>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let toolsets = self.toolsets(&context)?;
+        let Some(tool) = self.tools.find(&request.name, toolsets) else {
+            let sessions = self.services.seen_by(&context).sessions;
+            let label = sessions.host().label(sessions.caller());
+            sessions.host().metrics().unknown_tool_called(label);
+            let why = Error::InvalidArgument(String::new()).code();
+            self.audit_refused(&context, (UNKNOWN_TOOL, request.arguments), why);
+            let listed = self.listed(&context, toolsets).await;
+            let names: Vec<_> = listed.iter().map(|tool| &*tool.name).collect();
+            let why = format!(
+                "There is no tool {} here. The tools are {}.",
+                quoted(&request.name),
+                names.join(", ")
+            );
+            return Err(ErrorData::invalid_params(why, None));
         };
-        let grown = memory.grow(ANSWER_BYTES).await;
-        grown.map_err(|_| ErrorData::new(ErrorCode(REFUSED), NO_MEMORY, None))
+        observed.of_tool(tool.name());
+        if let Err(refused) = take_memory(&context).await {
+            self.audit_refused(&context, (tool.name(), request.arguments), NO_ROOM);
+            return Err(refused);
+        }
+        let services = self.services.seen_by(&context);
+        let call = Call::new(services, toolsets, context, request.input_responses);
+        let arguments = request.arguments.unwrap_or_default();
+        // rmcp would never answer a call that panics, and its client would wait for ever.
+        let result = AssertUnwindSafe(perform(&tool, &call, arguments)).catch_unwind().await;
+        let panicked = |_| failure(&Error::internal(&"the tool panicked")).into();
+        let response = result.unwrap_or_else(panicked);
+        observed.result(&response);
+        Ok(response)
     }
 }
-
-/// Message for the sender of a message that cannot be read.
-const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpaired surrogate \
-                                  escape, a number out of range, or more than 120 levels of \
-                                  nesting. Nothing was done.";
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
@@ -201,10 +203,13 @@ impl ServerHandler for Server {
         &self,
         context: RequestContext<RoleServer>,
     ) -> Result<DiscoverResult, ErrorData> {
-        let versions = self.supported_protocol_versions().into_owned();
-        let (services, toolsets) = (self.services.seen_by(&context), self.toolsets(&context)?);
-        let info = self.info(services.sessions.config(), toolsets);
-        Ok(DiscoverResult::from_server_info(versions, info))
+        let work = async {
+            let versions = self.supported_protocol_versions().into_owned();
+            let (services, toolsets) = (self.services.seen_by(&context), self.toolsets(&context)?);
+            let info = self.info(services.sessions.config(), toolsets);
+            Ok(DiscoverResult::from_server_info(versions, info))
+        };
+        self.observed("server/discover", &context).answer(work).await
     }
 
     /// Tells a client if the list of tools may change: over stdio with the client's roots, and with the operator's own
@@ -214,23 +219,27 @@ impl ServerHandler for Server {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let toolsets = self.toolsets(&context)?;
-        let mut hello = self.negotiate_initialize(&request)?;
-        let services = self.services.seen_by(&context);
-        hello.instructions = self.info(services.sessions.config(), toolsets).instructions;
-        if roots::may_come_and_go(&self.services, &request.capabilities)
-            && let Some(tools) = &mut hello.capabilities.tools
-        {
-            tools.list_changed = Some(true);
-        }
-        if let Some(own) = self.changing(toolsets) {
-            own::tell_of_changes(own, context.peer.clone());
-            if let Some(tools) = &mut hello.capabilities.tools {
+        let observed = self.observed("initialize", &context);
+        let work = async {
+            let toolsets = self.toolsets(&context)?;
+            let mut hello = self.negotiate_initialize(&request)?;
+            let services = self.services.seen_by(&context);
+            hello.instructions = self.info(services.sessions.config(), toolsets).instructions;
+            if roots::may_come_and_go(&self.services, &request.capabilities)
+                && let Some(tools) = &mut hello.capabilities.tools
+            {
                 tools.list_changed = Some(true);
             }
-        }
-        context.peer.set_peer_info(request);
-        Ok(hello)
+            if let Some(own) = self.changing(toolsets) {
+                own::tell_of_changes(own, context.peer.clone());
+                if let Some(tools) = &mut hello.capabilities.tools {
+                    tools.list_changed = Some(true);
+                }
+            }
+            context.peer.set_peer_info(request);
+            Ok(hello)
+        };
+        observed.answer(work).await
     }
 
     fn accepted_subscription_filter(
@@ -268,15 +277,18 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let toolsets = self.toolsets(&context)?;
-        let listed = ListToolsResult::with_all_items(self.listed(&context, toolsets).await);
-        // Over stdio the list is the client's own; with policies, each caller's.
-        let is_own = self.services.transport == Transport::Stdio
-            || self.services.sessions.host().permissions().differ();
-        let scope = if is_own { CacheScope::Private } else { CacheScope::Public };
-        // The operator's own tools change while the server runs.
-        let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
-        Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
+        let work = async {
+            let toolsets = self.toolsets(&context)?;
+            let listed = ListToolsResult::with_all_items(self.listed(&context, toolsets).await);
+            // Over stdio the list is the client's own; with policies, each caller's.
+            let is_own = self.services.transport == Transport::Stdio
+                || self.services.sessions.host().permissions().differ();
+            let scope = if is_own { CacheScope::Private } else { CacheScope::Public };
+            // The operator's own tools change while the server runs.
+            let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
+            Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
+        };
+        self.observed("tools/list", &context).answer(work).await
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
@@ -320,30 +332,8 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let toolsets = self.toolsets(&context)?;
-        let Some(tool) = self.tools.find(&request.name, toolsets) else {
-            self.services.sessions.host().metrics().unknown_tool_called();
-            let why = Error::InvalidArgument(String::new()).code();
-            self.audit_refused(&context, (UNKNOWN_TOOL, request.arguments), why);
-            let listed = self.listed(&context, toolsets).await;
-            let names: Vec<_> = listed.iter().map(|tool| &*tool.name).collect();
-            let why = format!(
-                "There is no tool {} here. The tools are {}.",
-                quoted(&request.name),
-                names.join(", ")
-            );
-            return Err(ErrorData::invalid_params(why, None));
-        };
-        if let Err(refused) = self.take_memory(&context).await {
-            self.audit_refused(&context, (tool.name(), request.arguments), NO_ROOM);
-            return Err(refused);
-        }
-        let services = self.services.seen_by(&context);
-        let call = Call::new(services, toolsets, context, request.input_responses);
-        let arguments = request.arguments.unwrap_or_default();
-        // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(perform(&tool, &call, arguments)).catch_unwind().await;
-        Ok(result.unwrap_or_else(|_| failure(&Error::internal(&"the tool panicked")).into()))
+        let observed = self.observed("tools/call", &context);
+        observed.answer(self.called(request, context, &observed)).await
     }
 
     async fn list_resources(
@@ -351,18 +341,24 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        self.take_memory(&context).await?;
-        let cursor = request.and_then(|request| request.cursor);
-        let listed = resources::list(&self.services.seen_by(&context), cursor.as_deref()).await?;
-        Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+        let work = async {
+            take_memory(&context).await?;
+            let cursor = request.and_then(|request| request.cursor);
+            let services = self.services.seen_by(&context);
+            let listed = resources::list(&services, cursor.as_deref()).await?;
+            Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
+        };
+        self.observed("resources/list", &context).answer(work).await
     }
 
     async fn list_resource_templates(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(resources::templates().with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+        let listed = resources::templates().with_ttl_ms(TTL_MS);
+        let work = async { Ok(listed.with_cache_scope(CacheScope::Public)) };
+        self.observed("resources/templates/list", &context).answer(work).await
     }
 
     async fn read_resource(
@@ -370,19 +366,22 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.take_memory(&context).await?;
-        let services = self.services.seen_by(&context);
-        let entry = audited::begin(&services, READ_RESOURCE, &request.uri);
-        let entry = entry.map_err(|error| resources::failed(&error))?;
-        let read = resources::read(&services, &request.uri).await;
-        if let Some(mut entry) = entry {
-            entry.record.session_id = resources::session_of(&request.uri);
-            let contents = read.as_ref().map(|read| &read.contents[..]).unwrap_or_default();
-            entry.record.outputs.attached = contents.iter().map(audited::of_resource).collect();
-            entry.end(if read.is_ok() { OK } else { NOT_READ });
-        }
-        let read = read?;
-        Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
+        let work = async {
+            take_memory(&context).await?;
+            let services = self.services.seen_by(&context);
+            let entry = audited::begin(&services, READ_RESOURCE, &request.uri);
+            let entry = entry.map_err(|error| resources::failed(&error))?;
+            let read = resources::read(&services, &request.uri).await;
+            if let Some(mut entry) = entry {
+                entry.record.session_id = resources::session_of(&request.uri);
+                let contents = read.as_ref().map(|read| &read.contents[..]).unwrap_or_default();
+                entry.record.outputs.attached = contents.iter().map(audited::of_resource).collect();
+                entry.end(if read.is_ok() { OK } else { NOT_READ });
+            }
+            let read = read?;
+            Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
+        };
+        self.observed(READ_RESOURCE, &context).answer(work).await
     }
 }
 
@@ -420,8 +419,10 @@ async fn perform(tool: &Offered, call: &Call, arguments: JsonObject) -> CallTool
     call.end(result.is_ok()).await;
     call.release_message().await;
     let code = result.as_ref().map_or_else(Error::code, |_| OK);
-    let elapsed = started.elapsed();
-    call.services.sessions.host().metrics().tool_called(tool.name(), code, elapsed);
+    let (sessions, elapsed) = (&call.services.sessions, started.elapsed());
+    let metrics = sessions.host().metrics();
+    metrics.tool_called(tool.name(), code, elapsed);
+    metrics.tool_called_by(sessions.host().label(sessions.caller()), tool.name(), code);
     log.write(call, tool.name(), code, elapsed);
     result.unwrap_or_else(|error| failure(&error).into())
 }

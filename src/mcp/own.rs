@@ -120,14 +120,13 @@ pub(super) async fn perform(
         timeout: tool.deadline(),
         max_timeout: tool.deadline(),
         memory: tool.memory(),
+        processors: 1,
         tracebacks: config.tracebacks,
         world: World::Interpreter,
     };
     let report = report::report(RunId::mint(), limits, None, reply);
     log.audit(|record| audited::report(record, &report));
-    log.outcome = Some(report.outcome.as_str());
-    log.exit_code = Some(report.exit_code);
-    log.agent_elapsed = Some(report.agent_elapsed);
+    log.ran(&report);
     Ok(render(call, config, &report, &files).await.into())
 }
 

@@ -33,11 +33,11 @@ use tokio_util::{
 };
 
 use super::{
-    Server, UNREADABLE_MESSAGE,
+    Server,
     call::failure,
     counted,
     long_text::CutOut,
-    message::{Message, Refused},
+    message::{Message, Refused, UNREADABLE_MESSAGE},
 };
 use crate::{error::Error, metrics::Metrics, request::longest_message};
 

@@ -7,16 +7,21 @@
 //! ```
 //!
 //! Labels are words of this program. Nothing that a caller chose (a name, a path, a session) is ever a label,
-//! so the number of series is limited whatever callers do. Names of callers are not labels either: a reader
-//! of everybody's metrics must not learn who they are.
+//! so the number of series is limited whatever callers do. Names of callers are labels only in a registry of their own
+//! ([`callers`]): other readers of everybody's metrics must not learn who they are.
 //!
 //! The metrics observe sessions for their events. Each server has its own metrics; clones share them.
 
+mod callers;
 mod process;
 mod text;
 mod watch;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
@@ -31,12 +36,14 @@ use prometheus_client::{
 use protocol::{limits::MAX_FILES, message::RuntimeName};
 
 use self::{
+    callers::ByCaller,
     process::Process,
     watch::{SandboxGauge, Watch},
 };
 use crate::session::{
     RunReport,
     events::{Observer, SessionEvent},
+    label::{Label, SessionLabel},
     origin::Origin,
 };
 
@@ -65,15 +72,19 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
+    /// `None` if callers are not counted.
+    callers: Option<ByCaller>,
     watch: Watch,
     ready: Gauge,
     tool_calls: Family<Call, Counter>,
     tool_call_durations: Family<Tool, Histogram>,
     http_requests: Family<Request, Counter>,
     mcp_requests: Family<Labels<1>, Counter>,
+    mcp_request_durations: Family<Labels<1>, Histogram>,
     forwarded: Family<Labels<1>, Counter>,
     runs: Family<Labels<3>, Counter>,
-    run_durations: Family<Labels<1>, Histogram>,
+    run_durations: Family<Labels<2>, Histogram>,
+    run_cpu: Family<Labels<1>, Counter<f64, AtomicU64>>,
     refused: Family<Labels<1>, Counter>,
     starts: Histogram,
     start_failures: Counter,
@@ -148,11 +159,21 @@ impl Metrics {
         Self(Arc::new(Inner { registry, ..inner }))
     }
 
-    /// Renders all metrics, as text of the type [`CONTENT_TYPE`].
-    pub fn text(&self, ready: bool) -> String {
+    /// Counts by caller, too, from the beginning.
+    #[must_use]
+    pub(crate) fn by_caller(self) -> Self {
+        let Ok(inner) = Arc::try_unwrap(self.0) else { unreachable!("it has no clones yet") };
+        Self(Arc::new(Inner { callers: Some(ByCaller::new(&inner.watch)), ..inner }))
+    }
+
+    /// Renders all metrics, as text of the type [`CONTENT_TYPE`]; those that name callers only with `names`.
+    pub fn text(&self, ready: bool, names: bool) -> String {
         self.0.ready.set(ready.into());
         let mut text = String::new();
-        encode_registry(&mut text, &self.0.registry).expect("writing to a `String` cannot fail");
+        let callers = self.0.callers.as_ref().filter(|_| names).map(|callers| &callers.registry);
+        for registry in [&self.0.registry].into_iter().chain(callers) {
+            encode_registry(&mut text, registry).expect("writing to a `String` cannot fail");
+        }
         text::classic(&text)
     }
 
@@ -173,9 +194,10 @@ impl Metrics {
     }
 
     /// Counts a refused call of a tool that does not exist.
-    pub fn unknown_tool_called(&self) {
-        let call = Call { tool: UNKNOWN.to_owned(), code: "invalid_argument" };
-        self.0.tool_calls.get_or_create(&call).inc();
+    pub(crate) fn unknown_tool_called(&self, caller: Option<Label>) {
+        let (tool, code) = (UNKNOWN, "invalid_argument");
+        self.0.tool_calls.get_or_create(&Call { tool: tool.to_owned(), code }).inc();
+        self.tool_called_by(caller, tool, code);
     }
 
     /// Creates the counters of these methods at zero.
@@ -183,6 +205,12 @@ impl Metrics {
         for method in methods {
             let _ = self.0.mcp_requests.get_or_create(&[("method", method)]);
         }
+    }
+
+    /// Records how long the answer to a request of the protocol took.
+    pub(crate) fn mcp_answered(&self, method: &'static str, elapsed: Duration) {
+        let durations = self.0.mcp_request_durations.get_or_create(&[("method", method)]);
+        durations.observe(elapsed.as_secs_f64());
     }
 
     /// Counts a request of the protocol. Its method must have been passed to `count_methods`.
@@ -211,8 +239,13 @@ impl Metrics {
     }
 
     /// Watches a sandbox that is about to start; `memory_limit` is the most memory that it can have, in bytes.
-    pub(crate) fn watch(&self, origin: Origin, memory_limit: u64) -> SandboxGauge {
-        self.0.watch.begin(origin, memory_limit)
+    pub(crate) fn watch(
+        &self,
+        origin: Origin,
+        memory_limit: u64,
+        label: &SessionLabel,
+    ) -> SandboxGauge {
+        self.0.watch.begin(origin, memory_limit, label.clone())
     }
 }
 
@@ -255,10 +288,12 @@ impl Observer for Metrics {
 impl Inner {
     fn ran(&self, report: &RunReport, language: &RuntimeName) {
         let outcome = ("outcome", report.outcome.as_str());
-        let (language, start) = (word(language), report.start.as_str());
-        self.runs.get_or_create(&[("language", language), outcome, ("start", start)]).inc();
-        self.run_durations.get_or_create(&[outcome]).observe(report.elapsed.as_secs_f64());
-        self.output.inc_by((report.stdout.text.len() + report.stderr.text.len()) as u64);
+        let (language, start) = (("language", word(language)), ("start", report.start.as_str()));
+        self.runs.get_or_create(&[language, outcome, start]).inc();
+        let durations = self.run_durations.get_or_create(&[language, outcome]);
+        durations.observe(report.elapsed.as_secs_f64());
+        self.run_cpu.get_or_create(&[language]).inc_by(report.cpu.as_secs_f64());
+        self.output.inc_by(report.output_bytes());
         let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
         self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
     }
@@ -271,6 +306,7 @@ impl Inner {
         let histogram = || Histogram::new(DURATIONS);
         let inner = Self {
             registry: Registry::default(),
+            callers: None,
             watch,
             tool_calls: add.one("tool_calls", "Tool calls by result: ok, or the error code"),
             tool_call_durations: add.seconds(
@@ -284,6 +320,11 @@ impl Inner {
             ),
             http_requests: add.one("http_requests", "HTTP requests that were answered"),
             mcp_requests: add.one("mcp_requests", "MCP requests that were received, by method"),
+            mcp_request_durations: add.seconds(
+                "mcp_request_duration",
+                "Time from an MCP request to its answer, by method",
+                Family::new_with_constructor(histogram),
+            ),
             forwarded: add.one(
                 "forwarded_requests",
                 "HTTP requests that were passed on to another server, by what came of that",
@@ -294,6 +335,7 @@ impl Inner {
                 "Wall time of runs",
                 Family::new_with_constructor(histogram),
             ),
+            run_cpu: add.seconds("run_cpu", "Processor time of runs", Family::default()),
             uploaded: add
                 .bytes("uploaded", "Size of files written to sandboxes, over MCP and HTTP"),
             downloaded: add.bytes(
@@ -376,12 +418,15 @@ impl Forwarded {
 }
 
 impl Full {
-    fn labels(self) -> Labels<1> {
-        let limit = match self {
+    fn as_str(self) -> &'static str {
+        match self {
             Self::Server => "server",
             Self::Client => "client",
-        };
-        [("limit", limit)]
+        }
+    }
+
+    fn labels(self) -> Labels<1> {
+        [("limit", self.as_str())]
     }
 }
 

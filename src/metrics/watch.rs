@@ -6,7 +6,7 @@
 //!   Pooled -------'  '--> Hibernating    no session yet: counted as neither
 //! ```
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use link::Vitals;
 use parking_lot::{Mutex, MutexGuard};
@@ -20,6 +20,7 @@ use prometheus_client::{
 use crate::session::{
     Phase,
     events::{EndReason, Observer, SessionEvent},
+    label::SessionLabel,
     origin::Origin,
 };
 
@@ -49,6 +50,7 @@ struct Seen {
     memory: Mutex<Use>,
     /// The upper bound of its memory, whatever its agent reports.
     memory_limit: u64,
+    label: SessionLabel,
 }
 
 /// The known memory of a sandbox.
@@ -78,12 +80,18 @@ pub(crate) struct SandboxGauge {
 }
 
 impl Watch {
-    pub(super) fn begin(&self, origin: Origin, memory_limit: u64) -> SandboxGauge {
+    pub(super) fn begin(
+        &self,
+        origin: Origin,
+        memory_limit: u64,
+        label: SessionLabel,
+    ) -> SandboxGauge {
         let phase = match origin {
             Origin::Pooled => Phase::Pooled,
             _ => Phase::Starting,
         };
-        let seen = Seen { phase: Mutex::new(phase), memory: Mutex::default(), memory_limit };
+        let (phase, memory) = (Mutex::new(phase), Mutex::default());
+        let seen = Seen { phase, memory, memory_limit, label };
         let seen = Arc::new(seen);
         self.lock().push(seen.clone());
         SandboxGauge { watch: self.clone(), seen }
@@ -103,6 +111,11 @@ impl Watch {
         );
         ours.register("sessions_ended", "Sessions ended, by reason", self.0.ended.clone());
         ours.register_collector(Box::new(self.clone()));
+    }
+
+    /// The same sandboxes by caller.
+    pub(super) fn by_caller(&self) -> WatchByCaller {
+        WatchByCaller(self.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
@@ -188,6 +201,32 @@ impl Collector for Watch {
             if let Some(state) = state(phase) {
                 ConstGauge::new(count(phase)).encode(states.encode_family(&[("state", state)])?)?;
             }
+        }
+        Ok(())
+    }
+}
+
+/// The number of sessions of each caller that has one.
+#[derive(Debug)]
+pub(super) struct WatchByCaller(Watch);
+
+impl Collector for WatchByCaller {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let mut counts = BTreeMap::<_, u64>::new();
+        for seen in self.0.lock().iter().filter(|seen| state(*seen.phase.lock()).is_some()) {
+            if let Some(caller) = seen.label.get() {
+                *counts.entry(caller.clone()).or_default() += 1;
+            }
+        }
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let help = "Sessions by caller.";
+        let gauge = MetricType::Gauge;
+        let mut callers = encoder.encode_descriptor("caller_sessions", help, None, gauge)?;
+        for (caller, count) in counts {
+            ConstGauge::new(count)
+                .encode(callers.encode_family(&[("caller", caller.as_str())])?)?;
         }
         Ok(())
     }

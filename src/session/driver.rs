@@ -50,7 +50,7 @@ use super::{
     truncated::TruncatedRuns,
     view::{self, SharedView, View},
 };
-use crate::error::Error;
+use crate::{error::Error, trace::Parent};
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
@@ -77,7 +77,7 @@ pub(crate) async fn drive(mut setup: Setup) {
             // Release the permit and the name first: a caller that gets the error may try again at once.
             drop(setup.lease);
             setup.commands.close();
-            while let Some(command) = setup.commands.recv().await {
+            while let Some((command, _)) = setup.commands.recv().await {
                 command.refuse(error.clone());
             }
         }
@@ -143,7 +143,7 @@ struct Driver {
     current: Option<CurrentRun>,
     /// A run that arrived while a cancelled run was being killed, or while the pictures of the last run were being
     /// read. Both take milliseconds, so a caller that retries at once does not get the error that the session is busy.
-    next_run: Option<(Program, Reply<RunReport>)>,
+    next_run: Option<(Program, Reply<RunReport>, Parent)>,
     /// The run whose pictures are being read.
     drawn_by: Option<RunId>,
     /// Whether the sandbox has a note that says whose session it is, so that the next server can take it over.
@@ -151,7 +151,8 @@ struct Driver {
 }
 
 enum Event {
-    Command(Option<Command>),
+    /// A command, and the span of the call that sent it.
+    Command(Option<(Command, Parent)>),
     Finished(Finished),
     LinkEnded,
     Expired,
@@ -227,8 +228,8 @@ impl Driver {
             self.setup.usage.set(self.state.unused_since());
             let event = self.next_event().await;
             match event {
-                Event::Command(Some(command)) => {
-                    if let Some(ending) = self.begin(command).await {
+                Event::Command(Some((command, parent))) => {
+                    if let Some(ending) = parent.around(self.begin(command)).await {
                         break ending;
                     }
                 }

@@ -18,6 +18,7 @@ use super::{
     archiving::Archived,
     beginning::Beginning,
     command::Command,
+    label::SessionLabel,
     origin::Origin,
     reply::{Reply, received},
     usage::Usage,
@@ -25,6 +26,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     packages::Present,
+    trace::Parent,
 };
 
 /// Maximum number of commands that may wait for a session that is still starting.
@@ -68,7 +70,9 @@ pub(crate) struct Handle {
     pub(crate) let_go: CancellationToken,
     /// Packages that were installed. Locked while one is being installed.
     pub(crate) packages: Arc<tokio::sync::Mutex<Present>>,
-    commands: mpsc::Sender<Command>,
+    /// The session's caller in metrics.
+    pub(crate) label: SessionLabel,
+    commands: mpsc::Sender<(Command, Parent)>,
 }
 
 impl Handle {
@@ -79,7 +83,7 @@ impl Handle {
         ttl: Duration,
         history: watch::Receiver<History>,
         usage: Usage,
-    ) -> (Self, mpsc::Receiver<Command>) {
+    ) -> (Self, mpsc::Receiver<(Command, Parent)>) {
         let (commands, receiver) = mpsc::channel(QUEUED_COMMANDS);
         let (id, since) = (id.clone(), Timestamp::now());
         (
@@ -100,6 +104,7 @@ impl Handle {
                 usage,
                 let_go: CancellationToken::new(),
                 packages: Arc::default(),
+                label: SessionLabel::default(),
                 commands,
             },
             receiver,
@@ -137,7 +142,8 @@ impl Handle {
 
     /// Sends a command, or returns it if the session has ended.
     pub(crate) async fn send(&self, command: Command) -> std::result::Result<(), Command> {
-        self.commands.send(command).await.map_err(|mpsc::error::SendError(unsent)| unsent)
+        let sent = self.commands.send((command, Parent::current())).await;
+        sent.map_err(|mpsc::error::SendError((unsent, _))| unsent)
     }
 
     /// Sends a command and waits for the answer.
@@ -162,13 +168,13 @@ impl Handle {
     /// Makes the session's sandbox store a note for the next server, without waiting. If the queue of commands is full,
     /// the note is not stored.
     pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
-        let _ = self.commands.try_send(Command::Remember { note, caller });
+        let _ = self.commands.try_send((Command::Remember { note, caller }, Parent::default()));
     }
 
     /// Asks the session to end, without waiting. If the queue of commands is full, the session expires later.
     pub(crate) fn close_unheard(&self) {
         let (reply, _) = oneshot::channel();
-        let _ = self.commands.try_send(Command::Close { reply });
+        let _ = self.commands.try_send((Command::Close { reply }, Parent::default()));
     }
 
     /// Whether the session's sandbox answers, once it has started. Does not count as use.

@@ -488,6 +488,7 @@ mod tests {
             elapsed: Duration::from_millis(1),
             start: Start::Warm,
             agent_elapsed: Duration::from_micros(1),
+            cpu: Duration::ZERO,
             cell: None,
         }
     }

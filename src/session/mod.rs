@@ -12,6 +12,7 @@
 //! - [`traceback`]: tracebacks without what a model cannot act on.
 //! - [`truncated`]: runs with more output for a caller to read; [`view`]: files and variables, for viewers.
 //! - [`reader`]: reading a file in pieces, without the task; [`usage`]: whether the session is in use.
+//! - [`label`]: its caller in metrics; [`spans`]: the spans of its runs.
 
 pub(crate) mod archiving;
 mod beginning;
@@ -22,6 +23,7 @@ pub(crate) mod explain;
 pub(crate) mod handle;
 pub(crate) mod history;
 pub(crate) mod hold;
+pub(crate) mod label;
 pub(crate) mod lease;
 pub(crate) mod operations;
 pub(crate) mod origin;
@@ -32,6 +34,7 @@ pub(crate) mod reply;
 pub(crate) mod report;
 mod sandbox;
 pub(crate) mod setup;
+pub(crate) mod spans;
 mod spill;
 pub(crate) mod state;
 mod traceback;

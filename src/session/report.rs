@@ -38,8 +38,17 @@ pub struct RunReport {
     pub start: Start,
     /// Time that the agent took in total.
     pub agent_elapsed: Duration,
+    /// Processor time of the code, at most as much as the processors of the sandbox have in its wall time.
+    pub cpu: Duration,
     /// The effect on the workspace, if the run was a cell.
     pub cell: Option<CellReport>,
+}
+
+impl RunReport {
+    /// Bytes of output in the report.
+    pub(crate) fn output_bytes(&self) -> u64 {
+        (self.stdout.text.len() + self.stderr.text.len()) as u64
+    }
 }
 
 /// The effect of a cell on its workspace.
@@ -82,6 +91,8 @@ pub(crate) struct Limits {
     pub(crate) max_timeout: Duration,
     /// Memory in bytes.
     pub(crate) memory: u64,
+    /// Processors that the run can use, rounded up.
+    pub(crate) processors: u32,
     /// How tracebacks are shown.
     pub(crate) tracebacks: Tracebacks,
     /// The kind of environment that programs run in.
@@ -216,6 +227,7 @@ pub(crate) fn report(
         elapsed: run.elapsed,
         start: run.start,
         agent_elapsed: run.agent_elapsed,
+        cpu: run.cpu.min(run.elapsed.saturating_mul(limits.processors)),
         cell,
     }
 }
@@ -234,6 +246,7 @@ pub(crate) fn not_started(run_id: RunId, before: Option<Before>) -> RunReport {
         elapsed: Duration::ZERO,
         start: Start::Cold,
         agent_elapsed: Duration::ZERO,
+        cpu: Duration::ZERO,
         cell: before.map(|before| CellReport {
             language: before.language,
             status: CellStatus::SetupError,
@@ -334,6 +347,7 @@ mod tests {
         timeout: Duration::from_secs(60),
         max_timeout: Duration::from_secs(60),
         memory: 512_000_000,
+        processors: 1,
         tracebacks: Tracebacks::Short,
         world: World::System,
     };
@@ -350,6 +364,7 @@ mod tests {
             start: Start::Warm,
             elapsed: Duration::from_micros(1_500),
             agent_elapsed: Duration::from_micros(1_600),
+            cpu: Duration::from_secs(3),
             stdout,
             stderr: captured(stderr, b"", stderr.len() as u64),
             changed: vec![],
@@ -379,6 +394,7 @@ mod tests {
             assert_eq!(report.stderr.text, stderr);
             assert_eq!(report.stdout.text, "4\n");
             assert_eq!(whole_ms(report.elapsed), 2);
+            assert_eq!(report.cpu, report.elapsed, "one processor has no more in that time");
         }
         assert!(read(End::TimedOut, b"half a line").stderr.text.starts_with("half a line\nExec"));
     }
@@ -463,6 +479,7 @@ mod tests {
                 start: Start::Cold,
                 elapsed: Duration::from_micros(elapsed_us),
                 agent_elapsed: Duration::MAX,
+                cpu: Duration::from_micros(elapsed_us),
                 stdout,
                 stderr,
                 changed,

@@ -21,6 +21,7 @@ use super::{
     state::IdleLimits,
     usage::Usage,
 };
+use crate::trace::Parent;
 
 /// The settings and parts that a session is started with. Its driver owns them to the end.
 pub(crate) struct Setup {
@@ -48,7 +49,8 @@ pub(crate) struct Setup {
     pub(crate) backend: Arc<dyn Backend>,
     /// `None` without an archive.
     pub(crate) archiving: Option<Archiving>,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    /// Commands, each with the span of the call that sent it.
+    pub(crate) commands: mpsc::Receiver<(Command, Parent)>,
     pub(crate) observers: Observers,
     pub(crate) reads: ReadObserver,
     /// Read by calls that need the session's permit; updated by readers of its files.

@@ -255,6 +255,7 @@ async fn enter(
         restore: None,
     };
     let (handle, setup) = new.prepare(host);
+    handle.label.set(host.label(&sessions.caller));
     registry.insert(&sessions.caller, handle.clone());
     if let Some(workspace) = workspace {
         registry.bind(&sessions.caller, &workspace, &handle);

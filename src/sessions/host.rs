@@ -37,7 +37,9 @@ use crate::{
     metrics::Metrics,
     packages::{Packages, disabled, not_with_this_engine},
     permissions::Permissions,
-    session::{Phase, events::EndReason, history::Changes, hold::HoldSettings, lease::Lessor},
+    session::{
+        Phase, events::EndReason, history::Changes, hold::HoldSettings, label::Label, lease::Lessor,
+    },
 };
 
 /// Interval at which the template is asked for, for readers that do not wait for it.
@@ -101,6 +103,7 @@ impl Host {
         let Abilities { shared, saved, .. } = backend.abilities();
         let is_shared = shared.is_some();
         let secret = config.server_key.clone().filter(|_| is_shared);
+        let metrics = Metrics::new(config.max_sessions, config.memory_limit);
         let kind = config.packages_within().and_then(|_| backend.packages());
         Self {
             saved_before: saved.map(|it| SavedBefore::read(it, &config)).unwrap_or_default(),
@@ -108,7 +111,7 @@ impl Host {
             callers: secret.map(Callers::new),
             numbers: Numbers::new(config.server_key.is_some(), is_shared),
             packages: kind.map(|kind| Packages::new(&config, kind)),
-            metrics: Metrics::new(config.max_sessions, config.memory_limit),
+            metrics: if config.metrics_callers { metrics.by_caller() } else { metrics },
             permits: Arc::new(Semaphore::new(config.max_sessions)),
             starts: Arc::new(Semaphore::new(backend.concurrent_starts())),
             template: KnownTemplate::new(backend.clone()),
@@ -158,6 +161,11 @@ impl Host {
     /// Metrics of the sessions.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// The caller in metrics; `None` if they do not tell callers apart.
+    pub(crate) fn label(&self, caller: &Principal) -> Option<Label> {
+        self.metrics.label(caller.name(), self.permissions.is_listed(caller))
     }
 
     /// The audit file, if auditing is enabled.

@@ -401,6 +401,7 @@ impl<'a> Opening<'a> {
             Which::Stateless(_) => &handle.clone().stateless(),
             _ => handle,
         };
+        handle.label.set(self.sessions.host.label(caller));
         registry.insert(caller, handle.clone());
         if let Some(record) = handle.record.get() {
             adopt::store(&self.sessions.host, record, handle);

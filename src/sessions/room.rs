@@ -83,6 +83,7 @@ impl<'a> Room<'a> {
             return Ok(());
         }
         host.metrics.refused(full);
+        host.metrics.refused_to(host.label(&self.sessions.caller), full);
         Err(self.too_many(full))
     }
 

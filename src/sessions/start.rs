@@ -20,6 +20,7 @@ use crate::{
         lease::Lease,
         origin::Origin,
         setup::Setup,
+        spans::Spans,
         state::IdleLimits,
         usage::Usage,
     },
@@ -110,10 +111,12 @@ impl NewSession {
             .holding(hold.as_ref().map(|hold| hold.limit))
             .of_caller(caller);
         let preload = config.preload_within(&spec.limits);
-        let observers: [Box<dyn Observer>; 3] = [
-            Box::new(host.metrics.clone()),
-            Box::new(host.metrics.watch(origin, spec.limits.memory)),
+        let counts = host.metrics.of_session(&handle.label);
+        let observers: [Box<dyn Observer>; 4] = [
+            Box::new(counts.clone()),
+            Box::new(host.metrics.watch(origin, spec.limits.memory, &handle.label)),
             Box::new(journal),
+            Box::new(Spans::new(&id)),
         ];
         handle.own = own;
         handle.since = Timestamp::now();
@@ -139,7 +142,7 @@ impl NewSession {
             archiving,
             commands,
             observers: Observers::new(&id, observers),
-            reads: Arc::new(host.metrics.clone()),
+            reads: Arc::new(counts),
             usage,
             beginning: handle.beginning.clone(),
             starts: host.starts.clone(),

@@ -501,7 +501,7 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
     run_liar(&sessions).await.unwrap();
     let most = begun.elapsed().as_secs_f64();
     let figure = |name: &str| {
-        let text = sessions.host().metrics().text(true);
+        let text = sessions.host().metrics().text(true, true);
         let found =
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or(f64::NAN)

@@ -95,7 +95,9 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
             assert!(line.remove("duration_ms").is_some_and(|ms| ms.is_u64()), "{line:?}");
             assert!(line.remove("call_us").is_some_and(|us| us.is_u64()), "{line:?}");
             if line.contains_key("run_id") {
-                assert!(line.remove("agent_us").is_some_and(|us| us.is_u64()), "{line:?}");
+                for figure in ["agent_us", "execution_ms", "cpu_ms"] {
+                    assert!(line.remove(figure).is_some_and(|it| it.is_u64()), "{line:?}");
+                }
                 let start = line.remove("start");
                 assert!(start.is_some_and(|how| how == "warm" || how == "fork" || how == "cold"));
             }
@@ -107,10 +109,11 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
         })
         .collect();
     let ran = |run: &Value, outcome: &str, exit_code: i32, bytes: usize| {
+        let output = ["stdout", "stderr"].map(|stream| run[stream].as_str().map_or(0, str::len));
         json!({
             "tool": "run_python", "session_id": id, "run_id": run["run_id"], "language": "python",
             "outcome": outcome,
-            "exit_code": exit_code, "bytes": bytes,
+            "exit_code": exit_code, "bytes": bytes, "output_bytes": output.iter().sum::<usize>(),
         })
     };
     let listing = calls[4]["bytes"].clone();
@@ -130,6 +133,21 @@ async fn every_call_is_one_line_in_the_file_and_on_standard_error() {
             json!({ "tool": "close_session", "session_id": id, "outcome": "ok" }),
         ]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_of_a_cell_has_the_memory_of_its_interpreter_and_its_language() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = start(On::Local, folder.path(), "INFO").await;
+    let cell = json!({ "code": "data = bytearray(50_000_000)\nlen(data)", "language": "python" });
+    let cell = server.call("execute_code", cell).await.ok();
+    server.close_input();
+    server.exit_code().await;
+    let (_, lines) = logs(folder.path());
+    let line = lines.iter().find(|line| line["tool"] == "execute_code").expect("a line");
+    assert_eq!((&line["language"], &line["outcome"]), (&json!("python"), &json!("success")));
+    assert_eq!(line["run_id"], cell["run_id"]);
+    assert!(line["memory_bytes"].as_u64() > Some(50_000_000), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

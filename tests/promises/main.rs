@@ -35,6 +35,7 @@ mod runs;
 mod sessions;
 mod settings_files;
 mod tls;
+mod traces;
 mod uploads;
 mod viewer;
 mod workspaces;

@@ -94,6 +94,121 @@ async fn runs_are_counted_by_outcome_and_start_with_the_time_of_their_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn runs_are_timed_by_language_and_their_processor_time_is_counted() {
+    let web = Web::start(On::Local, &[]).await;
+    let (caller, session) = (web.caller(None), name("languages"));
+    caller.run(&session, "sum(range(3_000_000))").await;
+    let bash = json!({ "code": "true", "language": "bash", "session_id": session });
+    caller.call("execute_code", bash).await.ok();
+    let metrics = Metrics::of(&web).await;
+    for language in ["python", "bash"] {
+        let ok = [("language", language), ("outcome", "ok")];
+        assert_eq!(metrics.count("llm_sandbox_run_duration_seconds_count", &ok), 1, "{ok:?}");
+    }
+    let python = [("language", "python")];
+    assert!(metrics.sum("llm_sandbox_run_cpu_seconds_total", &python) > 0.01, "{metrics:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_the_protocol_are_timed_by_method() {
+    let (web, caller) = Web::open(On::Local, &[]).await;
+    caller.open().await.ask("tools/list", json!({})).await;
+    caller.call("list_runtimes", json!({})).await.ok();
+    let metrics = Metrics::of(&web).await;
+    for method in ["initialize", "tools/list", "tools/call"] {
+        let timed = "llm_sandbox_mcp_request_duration_seconds_count";
+        assert_eq!(metrics.count(timed, &[("method", method)]), 1, "{method}");
+    }
+}
+
+/// The settings of a server whose metrics name callers.
+const BY_CALLER: (&str, &str) = ("SANDBOX_METRICS_CALLERS", "true");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_are_told_apart_for_the_token_of_the_figures_if_the_operator_asks_for_it() {
+    let limit = [
+        BY_CALLER,
+        ("SANDBOX_METRICS_TOKEN", "secret-m"),
+        ("SANDBOX_MAX_SESSIONS_PER_CLIENT", "1"),
+        ("SANDBOX_MAX_HIBERNATED", "0"),
+    ];
+    let (web, alice, bob) = Web::of_two(On::Local, &limit).await;
+    alice.run("a", "sum(range(3_000_000))").await;
+    alice.run("a", "raise ValueError").await;
+    alice.call("run_python", json!({ "session_id": "second", "code": "1" })).await.error();
+    alice.send("PUT", "/files/a/data", &[], &[1; 1000]).await;
+    alice.send("GET", "/files/a/data", &[], &[]).await;
+    bob.call("execute_code", json!({ "code": "true", "language": "bash" })).await.ok();
+    bob.ask("tools/call", json!({ "name": MARK, "arguments": {} })).await;
+
+    let metrics = Metrics::read_by(&web.caller(Some("secret-m"))).await;
+    let count = |name: &str, labels: &[(&str, &str)]| {
+        metrics.count(&format!("llm_sandbox_caller_{name}"), labels)
+    };
+    let (of_alice, of_bob) = (("caller", "alice"), ("caller", "bob"));
+    let run = ("tool", "run_python");
+    assert_eq!(count("tool_calls_total", &[of_alice, run, ("code", "ok")]), 2);
+    assert_eq!(count("tool_calls_total", &[of_alice, run, ("code", "max_sessions")]), 1);
+    assert_eq!(count("tool_calls_total", &[of_bob, ("tool", "execute_code")]), 1);
+    assert_eq!(count("tool_calls_total", &[of_bob, ("tool", "unknown")]), 1);
+    for outcome in ["ok", "error"] {
+        let python = [of_alice, ("language", "python"), ("outcome", outcome)];
+        assert_eq!(count("runs_total", &python), 1, "{outcome}");
+    }
+    assert_eq!(count("runs_total", &[of_bob, ("language", "bash")]), 1);
+    assert_eq!(count("sessions", &[of_alice]), 1);
+    assert_eq!(count("sessions", &[of_bob]), 1);
+    assert_eq!(count("sessions_refused_total", &[of_alice, ("limit", "client")]), 1);
+    assert_eq!(count("uploaded_bytes_total", &[of_alice]), 1000);
+    assert_eq!(count("downloaded_bytes_total", &[of_alice]), 1000);
+    assert_eq!(count("uploaded_bytes_total", &[of_bob]), 0);
+    for seconds in ["run_seconds_total", "run_cpu_seconds_total"] {
+        let name = format!("llm_sandbox_caller_{seconds}");
+        assert!(metrics.sum(&name, &[of_alice, ("language", "python")]) > 0.01, "{seconds}");
+    }
+    // The figures of all are what they are without the names.
+    assert_eq!(metrics.count("llm_sandbox_tool_calls_total", &[]), 5);
+    assert_eq!(metrics.count("llm_sandbox_uploaded_bytes_total", &[]), 1000);
+    alice.close("a").await;
+    let after = Metrics::read_by(&web.caller(Some("secret-m"))).await;
+    assert_eq!(after.count("llm_sandbox_caller_sessions", &[of_alice]), 0);
+    assert_eq!(after.count("llm_sandbox_caller_sessions", &[of_bob]), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_operators_and_auditors_learn_the_names_of_callers_by_their_own_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.yaml");
+    let callers = "
+callers:
+  - { name: ben, token: secret-ben }
+  - { name: olga, token: secret-olga, role: operator }
+  - { name: rita, token: secret-rita, role: auditor }
+";
+    std::fs::write(&file, callers).expect("written");
+    let path = file.to_str().expect("UTF-8");
+    for (setting, named) in [("true", true), ("false", false)] {
+        let settings = [("SANDBOX_CONFIG_FILE", path), (BY_CALLER.0, setting)];
+        let web = Web::start(On::Local, &settings).await;
+        let ben = web.caller(Some("secret-ben"));
+        ben.run(&name("named"), "1").await;
+        let names = async |who| {
+            let metrics = Metrics::read_by(&web.caller(Some(who))).await;
+            assert_eq!(metrics.count("llm_sandbox_runs_total", &[]), 1, "{who}");
+            metrics.series().iter().any(|series| series.contains("caller"))
+        };
+        assert!(!names("secret-ben").await, "{setting}");
+        assert_eq!(names("secret-olga").await, named, "{setting}");
+        assert_eq!(names("secret-rita").await, named, "{setting}");
+    }
+    // Nobody is listed: there is no name to learn.
+    let web = Web::start(On::Local, &[BY_CALLER]).await;
+    web.caller(None).run(&name("open"), "1").await;
+    let metrics = Metrics::of(&web).await;
+    assert!(metrics.series().iter().all(|series| !series.contains("caller")), "{metrics:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_of_the_protocol_are_counted_by_method_over_either_transport() {
     const METHODS: [&str; 4] = ["initialize", "tools/list", "tools/call", "other"];
     let counts = |metrics: &Metrics| {

@@ -123,6 +123,11 @@ impl Callers {
         self.tokens.principal(token)
     }
 
+    /// Whether the settings list this caller.
+    pub fn list(&self, caller: &Principal) -> bool {
+        self.tokens.has(caller) || self.listed.contains_key(caller)
+    }
+
     /// The role of a caller.
     pub fn role(&self, caller: &Principal) -> Role {
         self.listed.get(caller).map_or(Role::default(), |(role, _)| *role)

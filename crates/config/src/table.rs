@@ -432,6 +432,15 @@ settings! {
         log_file: LogFile = SANDBOX_LOG_FILE["logging.file"]("logs/sandbox.log", Words("the path of a file"), log_file);
         /// console, for people, or json, one object per line.
         log_format: LogFormat = SANDBOX_LOG_FORMAT["logging.format"]("console", OneOf(&["console", "json"]), word);
+        /// true counts calls, runs and bytes by caller, too. Callers with a token are named; all others are `other`.
+        /// Only the token of SANDBOX_METRICS_TOKEN, operators and auditors can read these metrics (docs/metrics.md).
+        metrics_callers: bool = SANDBOX_METRICS_CALLERS["metrics.callers"]("false", OneOf(&["true", "false"]), word);
+        /// Collector of OpenTelemetry that gets a span for each call, run and start of a sandbox, by OTLP over HTTP:
+        /// a URL such as http://collector:4318, to which /v1/traces is appended. The variables OTEL_* set the rest,
+        /// such as headers with credentials (docs/traces.md).
+        otlp_endpoint: Option<String> = SANDBOX_OTLP_ENDPOINT["tracing.otlp_endpoint"](
+            "", Words("a URL such as http://collector:4318"), url,
+        );
         /// File in which each call, upload and download leaves a line: who, what, when, limits and outcome, SHA-256
         /// of code, inputs and outputs, and of the line before; never code or data. `llm-sandbox audit verify` finds
         /// changed and removed lines (docs/audit.md). With SANDBOX_KEY_FILE only the server can make a line. Each

@@ -54,6 +54,8 @@ pub struct RunReply {
     pub elapsed: Duration,
     /// Wall time of the agent's work for the run, as the agent reports it.
     pub agent_elapsed: Duration,
+    /// Processor time of the program's processes, as the agent reports it.
+    pub cpu: Duration,
     /// Standard output, at most as much as was requested.
     pub stdout: CapturedOutput,
     /// Standard error, at most as much as was requested.
@@ -233,6 +235,7 @@ fn decode(
         // The agent's time is limited to what can be true.
         elapsed: Duration::from_micros(done.elapsed_us).min(took),
         agent_elapsed: Duration::from_micros(done.agent_us),
+        cpu: Duration::from_micros(done.cpu_us),
         stdout,
         stderr,
         changed,

@@ -36,7 +36,6 @@ use crate::{
     },
     sessions::{Opened, Sessions, Upload, Uploaded, session_name},
     signed_urls::Base,
-    trace::TraceParent,
 };
 
 /// Writes a form's files into a named session or a new one.
@@ -108,8 +107,7 @@ async fn store(
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let existing = Existing::overwritten_if(form.condition != Condition::OnlyNew);
             let upload = Upload { path: path.clone(), content, existing };
-            let (Opened { id, .. }, uploaded) =
-                write(sessions, used.clone(), upload, form.trace.as_ref()).await?;
+            let (Opened { id, .. }, uploaded) = write(sessions, used.clone(), upload).await?;
             used = Some(id);
             done.push((path, uploaded.map_err(|error| refused(error, form.condition))?));
         }
@@ -161,7 +159,6 @@ struct Form {
     /// Bytes since the last piece of a file. The reader buffers them, and searches all of them again with each piece.
     between: Arc<AtomicUsize>,
     condition: Condition,
-    trace: Option<TraceParent>,
 }
 
 fn form(headers: &HeaderMap, body: &UnreadBody) -> Result<Form> {
@@ -181,7 +178,6 @@ fn form(headers: &HeaderMap, body: &UnreadBody) -> Result<Form> {
         parts: multer::Multipart::new(pieces, boundary),
         between,
         condition: Condition::of(headers),
-        trace: TraceParent::of(headers),
     })
 }
 

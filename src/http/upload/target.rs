@@ -1,5 +1,7 @@
 //! The file that a request may write, and the answer to an upload.
 
+use std::time::{Duration, Instant};
+
 use axum::{
     Json,
     extract::{Path, rejection::PathRejection},
@@ -22,7 +24,7 @@ use crate::{
     listing,
     sessions::{Opened, Sessions, Upload, Uploaded, session_name},
     signed_urls::{Grant, NumberedSession, SignedUrls},
-    trace::TraceParent,
+    trace,
 };
 
 /// The file that a request may write.
@@ -32,7 +34,6 @@ pub(super) struct Target {
     pub(super) path: DataPath,
     existing: Existing,
     condition: Condition,
-    trace: Option<TraceParent>,
 }
 
 /// The session and the path in a request's URL.
@@ -66,8 +67,7 @@ pub(super) async fn target(shared: &Shared, path: NamedPath, asked: Asked<'_>) -
         Condition::None if !by_signature && query.overwrite.is_none() => Existing::Replace,
         Condition::None => query.existing(),
     };
-    let trace = TraceParent::of(headers);
-    Ok(Target { sessions, id, path, existing, condition, trace })
+    Ok(Target { sessions, id, path, existing, condition })
 }
 
 fn named(path: NamedPath) -> Result<(SessionId, DataPath)> {
@@ -85,7 +85,7 @@ impl Target {
     pub(super) async fn write(&self, content: Content) -> Result<Uploaded> {
         let (id, path) = (self.id.clone(), self.path.clone());
         let upload = Upload { path, content, existing: self.existing };
-        let (_, done) = write(&self.sessions, Some(id), upload, self.trace.as_ref()).await?;
+        let (_, done) = write(&self.sessions, Some(id), upload).await?;
         done.map_err(|error| refused(error, self.condition))
     }
 }
@@ -98,7 +98,6 @@ pub(super) async fn write(
     sessions: &Sessions,
     id: Option<SessionId>,
     upload: Upload,
-    trace: Option<&TraceParent>,
 ) -> crate::error::Result<(Opened, crate::error::Result<Uploaded>)> {
     let entry = audited::begin(sessions, audited::UPLOAD, id.as_ref(), Some(upload.path.as_str()))?;
     let (content, streamed) = match &entry {
@@ -108,8 +107,9 @@ pub(super) async fn write(
         }
         None => (upload.content, None),
     };
+    let begun = Instant::now();
     let (opened, done) = sessions.perform_or_create(id, Upload { content, ..upload }).await;
-    log(sessions, &opened.id, &done, trace);
+    log(sessions, &opened.id, &done, begun.elapsed());
     if let Some(mut entry) = entry {
         entry.record.session_id = Some(opened.id.to_string());
         let bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes);
@@ -125,16 +125,24 @@ fn log(
     sessions: &Sessions,
     id: &SessionId,
     done: &crate::error::Result<Uploaded>,
-    trace: Option<&TraceParent>,
+    elapsed: Duration,
 ) {
+    let outcome = done.as_ref().map_or_else(Error::code, |_| "ok");
+    trace::note([
+        ("llm_sandbox.session_id", Some(id.to_string().into())),
+        ("llm_sandbox.outcome", Some(outcome.into())),
+    ]);
+    let ids = trace::ids();
+    let ids = ids.as_ref();
     tracing::info!(
         client = sessions.caller().name(),
         session_id = id.as_str(),
-        outcome = done.as_ref().map_or_else(Error::code, |_| "ok"),
+        outcome,
+        duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         bytes = done.as_ref().ok().map(|uploaded| uploaded.size_bytes),
-        trace_id = trace.map(|trace| &*trace.trace_id),
-        span_id = trace.map(|trace| &*trace.span_id),
-        trace_flags = trace.map(|trace| &*trace.flags),
+        trace_id = ids.map(|ids| &*ids.trace_id),
+        span_id = ids.map(|ids| &*ids.span_id),
+        trace_flags = ids.map(|ids| &*ids.flags),
         "upload over HTTP"
     );
 }

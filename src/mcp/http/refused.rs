@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::answer::{JSON, is_json, message, typed, whole};
 use crate::{
-    mcp::UNREADABLE_MESSAGE,
+    mcp::message::UNREADABLE_MESSAGE,
     request::{Answer, REFUSED},
 };
 

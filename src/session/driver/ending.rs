@@ -58,7 +58,8 @@ impl Driver {
         let saved = archiving::announce(&self.setup, reason);
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
-        let next_run = self.next_run.take().map(|(program, reply)| Command::Run { program, reply });
+        let next_run =
+            self.next_run.take().map(|(program, reply, _)| Command::Run { program, reply });
         if is_left {
             self.explainer.left.cancel();
         } else if !died {
@@ -80,7 +81,7 @@ impl Driver {
         if let Some(run) = next_run {
             run.refuse(gone.clone());
         }
-        while let Some(command) = self.setup.commands.recv().await {
+        while let Some((command, _)) = self.setup.commands.recv().await {
             match command {
                 Command::Close { reply } if !died => closers.push(reply),
                 other => other.refuse(gone.clone()),

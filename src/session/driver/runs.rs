@@ -25,7 +25,7 @@ use super::{
     },
     Driver, Finished,
 };
-use crate::{error::Error, progress::Progress};
+use crate::{error::Error, progress::Progress, trace::Parent};
 
 /// Interval at which progress is read: shorter than that at which it is passed on, so that it is recent.
 const PEEK_INTERVAL: Duration = Duration::from_millis(400);
@@ -50,7 +50,7 @@ impl Driver {
     pub(super) fn begin_run(&mut self, mut program: Program, reply: Reply<RunReport>) {
         // The pictures of the last run are still being read, which takes milliseconds: this run starts after that.
         if self.drawn_by.is_some() && self.next_run.is_none() {
-            self.next_run = Some((program, reply));
+            self.next_run = Some((program, reply, Parent::current()));
             return;
         }
         match self.state.begin_run(Instant::now()) {
@@ -78,7 +78,7 @@ impl Driver {
             }
             Err(Busy) => match &self.current {
                 Some(current) if current.cancelled.is_cancelled() && self.next_run.is_none() => {
-                    self.next_run = Some((program, reply));
+                    self.next_run = Some((program, reply, Parent::current()));
                 }
                 current => {
                     let left =
@@ -106,6 +106,7 @@ impl Driver {
                     timeout,
                     max_timeout: self.setup.max_timeout,
                     memory: self.setup.spec.limits.memory,
+                    processors: whole_processors(self.setup.spec.limits.cpus),
                     tracebacks: self.setup.tracebacks,
                     world: self.setup.backend.world(),
                 };
@@ -153,9 +154,9 @@ impl Driver {
 
     fn begin_next_run(&mut self) {
         if self.drawn_by.is_none()
-            && let Some((program, reply)) = self.next_run.take()
+            && let Some((program, reply, parent)) = self.next_run.take()
         {
-            self.begin_run(program, reply);
+            parent.within(|| self.begin_run(program, reply));
         }
     }
 
@@ -180,6 +181,12 @@ impl Driver {
             self.at_risk.insert(language.clone());
         }
     }
+}
+
+/// A number of processors, rounded up.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the bounds")]
+fn whole_processors(cpus: f64) -> u32 {
+    cpus.ceil().clamp(1.0, 65_536.0) as u32
 }
 
 /// Runs a program to its end; kills it when its caller or the session no longer wants it.

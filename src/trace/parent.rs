@@ -1,22 +1,27 @@
-//! The trace that a call belongs to, as OpenTelemetry passes it on: the W3C's `traceparent`. It goes to the log, so
-//! that a call's line is found from its trace and the other way round; nothing else depends on it.
+//! The caller's span, as the W3C's `traceparent` passes it on.
+
+use std::str::FromStr;
 
 use hyper::HeaderMap;
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// The caller's span. See <https://www.w3.org/TR/trace-context/#traceparent-header>.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TraceParent {
+pub(super) struct TraceParent {
     /// 32 hexadecimal digits.
-    pub trace_id: String,
+    trace_id: String,
     /// 16 hexadecimal digits.
-    pub span_id: String,
+    span_id: String,
     /// Two hexadecimal digits.
-    pub flags: String,
+    flags: String,
 }
+
+/// Length in bytes above which a `tracestate` is dropped: the standard asks nobody to pass on more.
+const MAX_STATE: usize = 512;
 
 impl TraceParent {
     /// Reads the `traceparent` header of a request; `None` if there is none, or more than one.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all("traceparent").iter();
         let only = all.next().filter(|_| all.next().is_none())?;
         Self::parse(only.to_str().ok()?)
@@ -24,7 +29,7 @@ impl TraceParent {
 
     /// Reads `version-trace-parent-flags`. Any other text is `None`, which is not reported: a trace only helps to find
     /// a call, and is no reason to refuse one.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(5, '-');
         let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| {
             parts.next().filter(|part| part.len() == len && part.bytes().all(is_lower_hex))
@@ -39,6 +44,20 @@ impl TraceParent {
         }
         let [trace_id, span_id, flags] = [trace_id, span_id, flags?].map(str::to_owned);
         Some(Self { trace_id, span_id, flags })
+    }
+
+    /// The span with the `tracestate` that came with it; one that is not valid is dropped. `None` is impossible for
+    /// a span that was parsed.
+    pub(super) fn context(&self, state: &str) -> Option<SpanContext> {
+        let state = Some(state).filter(|state| !state.is_empty() && state.len() <= MAX_STATE);
+        let state = state.and_then(|state| TraceState::from_str(state).ok()).unwrap_or_default();
+        Some(SpanContext::new(
+            TraceId::from_hex(&self.trace_id).ok()?,
+            SpanId::from_hex(&self.span_id).ok()?,
+            TraceFlags::new(u8::from_str_radix(&self.flags, 16).ok()?),
+            true,
+            state,
+        ))
     }
 }
 
