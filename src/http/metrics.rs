@@ -20,6 +20,9 @@ use crate::{
 /// metrics in any case.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The label of unknown methods and routes.
+const OTHER: &str = "other";
+
 /// All metrics, for callers who may read them.
 pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response> {
     let names = shared.access.may_read_metrics(&headers)?;
@@ -31,13 +34,14 @@ pub(super) async fn read(State(shared): State<Shared>, headers: HeaderMap) -> Re
 /// Counts requests and their answers, of all clients. Requests of files have a span: those of MCP have one for each
 /// message, and the others touch no session.
 pub(super) async fn count(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
+    let route = request.extensions().get::<MatchedPath>().map_or(OTHER, MatchedPath::as_str);
     let (route, method) = (route.to_owned(), word(request.method()));
     let parent = Parent::of_headers(request.headers());
     let response = if route.starts_with("/files") {
         // Without the URL, which has names of files and signatures.
-        let span = Span::begin(&parent, Kind::Server, format!("{method} {route}"));
-        span.set("http.request.method", method);
+        let (name, known) = if method == OTHER { ("HTTP", "_OTHER") } else { (method, method) };
+        let span = Span::begin(&parent, Kind::Server, format!("{name} {route}"));
+        span.set("http.request.method", known);
         span.set("http.route", route.clone());
         let response = span.around(next.run(request)).await;
         span.set("http.response.status_code", i64::from(response.status().as_u16()));
@@ -61,6 +65,6 @@ fn word(method: &Method) -> &'static str {
         Method::PUT => "PUT",
         Method::DELETE => "DELETE",
         Method::OPTIONS => "OPTIONS",
-        _ => "other",
+        _ => OTHER,
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct Ran {
     /// Wall time of the code.
     elapsed: Duration,
     cpu: Duration,
+    /// Instructions, if the engine counts them.
+    fuel: Option<u64>,
     /// Memory of a cell's interpreter after it, in bytes.
     memory: Option<u64>,
     /// Bytes of output in the result.
@@ -64,6 +66,7 @@ impl Log {
             agent: report.agent_elapsed,
             elapsed: report.elapsed,
             cpu: report.cpu,
+            fuel: report.fuel,
             memory: cell.and_then(|cell| cell.memory_bytes),
             output: report.output_bytes(),
         });
@@ -103,6 +106,7 @@ impl Log {
             duration_ms = millis(elapsed),
             execution_ms = ran.map(|ran| millis(ran.elapsed)),
             cpu_ms = ran.map(|ran| millis(ran.cpu)),
+            fuel = ran.and_then(|ran| ran.fuel),
             call_us = micros(elapsed),
             agent_us = ran.map(|ran| micros(ran.agent)),
             start = self.start,

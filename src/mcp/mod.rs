@@ -209,7 +209,7 @@ impl ServerHandler for Server {
             let info = self.info(services.sessions.config(), toolsets);
             Ok(DiscoverResult::from_server_info(versions, info))
         };
-        self.observed("server/discover", &context).answer(work).await
+        self.observed("server/discover", &context).answer(work.boxed()).await
     }
 
     /// Tells a client if the list of tools may change: over stdio with the client's roots, and with the operator's own
@@ -239,7 +239,7 @@ impl ServerHandler for Server {
             context.peer.set_peer_info(request);
             Ok(hello)
         };
-        observed.answer(work).await
+        observed.answer(work.boxed()).await
     }
 
     fn accepted_subscription_filter(
@@ -288,7 +288,7 @@ impl ServerHandler for Server {
             let ttl = if self.services.sessions.config().tools_file.is_some() { 0 } else { TTL_MS };
             Ok(listed.with_ttl_ms(ttl).with_cache_scope(scope))
         };
-        self.observed("tools/list", &context).answer(work).await
+        self.observed("tools/list", &context).answer(work.boxed()).await
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
@@ -333,7 +333,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let observed = self.observed("tools/call", &context);
-        observed.answer(self.called(request, context, &observed)).await
+        observed.answer(self.called(request, context, &observed).boxed()).await
     }
 
     async fn list_resources(
@@ -348,7 +348,7 @@ impl ServerHandler for Server {
             let listed = resources::list(&services, cursor.as_deref()).await?;
             Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
         };
-        self.observed("resources/list", &context).answer(work).await
+        self.observed("resources/list", &context).answer(work.boxed()).await
     }
 
     async fn list_resource_templates(
@@ -358,7 +358,7 @@ impl ServerHandler for Server {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let listed = resources::templates().with_ttl_ms(TTL_MS);
         let work = async { Ok(listed.with_cache_scope(CacheScope::Public)) };
-        self.observed("resources/templates/list", &context).answer(work).await
+        self.observed("resources/templates/list", &context).answer(work.boxed()).await
     }
 
     async fn read_resource(
@@ -381,7 +381,7 @@ impl ServerHandler for Server {
             let read = read?;
             Ok(read.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
         };
-        self.observed(READ_RESOURCE, &context).answer(work).await
+        self.observed(READ_RESOURCE, &context).answer(work.boxed()).await
     }
 }
 

@@ -3,7 +3,9 @@
 //! The names of attributes are those of OpenTelemetry's conventions for MCP.
 
 use config::Transport;
+use futures::future::BoxFuture;
 use hyper::http::request::Parts;
+use model::Principal;
 use rmcp::{
     ErrorData, RoleServer,
     model::{CallToolResponse, JsonObject, NumberOrString},
@@ -44,29 +46,9 @@ impl Server {
         let parent = Parent::of_message(meta.get_traceparent(), meta.get_tracestate());
         let of_head = || head.map(|head| Parent::of_headers(&head.headers)).unwrap_or_default();
         let span = Span::begin(&parent.unwrap_or_else(of_head), Kind::Server, method);
-        span.set("mcp.method.name", method);
-        match &context.id {
-            NumberOrString::Number(id) => span.set("jsonrpc.request.id", id.to_string()),
-            NumberOrString::String(id) if id.len() <= MAX_ID => {
-                span.set("jsonrpc.request.id", id.to_string());
-            }
-            NumberOrString::String(_) => {}
+        if span.is_exported() {
+            describe(&span, method, self.services.transport, context);
         }
-        if let Some(version) = context.protocol_version() {
-            span.set("mcp.protocol.version", version.to_string());
-        }
-        if let Some(of) = head.and_then(|head| head.extensions.get::<OfMcpSession>()) {
-            span.set("mcp.session.id", of.id.to_string());
-        }
-        match self.services.transport {
-            Transport::Stdio => span.set("network.transport", "pipe"),
-            Transport::Http => {
-                span.set("network.transport", "tcp");
-                span.set("network.protocol.name", "http");
-            }
-        }
-        let services = self.services.seen_by(context);
-        span.set("enduser.id", services.sessions.caller().name().to_owned());
         let metrics = self.services.sessions.host().metrics();
         Observed { metrics, method: counted::known(method), span, since: Instant::now() }
     }
@@ -86,6 +68,39 @@ impl Server {
             entry.end(why);
         }
     }
+}
+
+/// Sets the attributes of a request.
+fn describe(
+    span: &Span,
+    method: &'static str,
+    transport: Transport,
+    context: &RequestContext<RoleServer>,
+) {
+    span.set("mcp.method.name", method);
+    match &context.id {
+        NumberOrString::Number(id) => span.set("jsonrpc.request.id", id.to_string()),
+        NumberOrString::String(id) if id.len() <= MAX_ID => {
+            span.set("jsonrpc.request.id", id.to_string());
+        }
+        NumberOrString::String(_) => {}
+    }
+    if let Some(version) = context.protocol_version() {
+        span.set("mcp.protocol.version", version.to_string());
+    }
+    match transport {
+        Transport::Stdio => span.set("network.transport", "pipe"),
+        Transport::Http => {
+            span.set("network.transport", "tcp");
+            span.set("network.protocol.name", "http");
+        }
+    }
+    let extensions = context.extensions.get::<Parts>().map(|head| &head.extensions);
+    if let Some(of) = extensions.and_then(|own| own.get::<OfMcpSession>()) {
+        span.set("mcp.session.id", of.id.to_string());
+    }
+    let caller = extensions.and_then(|own| own.get::<Principal>().cloned());
+    span.set("enduser.id", caller.unwrap_or_else(Principal::local).name().to_owned());
 }
 
 impl Observed<'_> {
@@ -108,7 +123,7 @@ impl Observed<'_> {
     /// Waits for the answer.
     pub(super) async fn answer<T>(
         &self,
-        work: impl Future<Output = Result<T, ErrorData>>,
+        work: BoxFuture<'_, Result<T, ErrorData>>,
     ) -> Result<T, ErrorData> {
         let answer = self.span.around(work).await;
         if let Err(error) = &answer {

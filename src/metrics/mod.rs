@@ -85,6 +85,7 @@ struct Inner {
     runs: Family<Labels<3>, Counter>,
     run_durations: Family<Labels<2>, Histogram>,
     run_cpu: Family<Labels<1>, Counter<f64, AtomicU64>>,
+    run_fuel: Family<Labels<1>, Counter>,
     refused: Family<Labels<1>, Counter>,
     starts: Histogram,
     start_failures: Counter,
@@ -293,6 +294,9 @@ impl Inner {
         let durations = self.run_durations.get_or_create(&[language, outcome]);
         durations.observe(report.elapsed.as_secs_f64());
         self.run_cpu.get_or_create(&[language]).inc_by(report.cpu.as_secs_f64());
+        if let Some(fuel) = report.fuel {
+            self.run_fuel.get_or_create(&[language]).inc_by(fuel);
+        }
         self.output.inc_by(report.output_bytes());
         let artifacts = report.artifacts.len().saturating_add(report.artifacts_omitted);
         self.artifacts.inc_by(artifacts.min(MAX_ARTIFACTS) as u64);
@@ -336,6 +340,8 @@ impl Inner {
                 Family::new_with_constructor(histogram),
             ),
             run_cpu: add.seconds("run_cpu", "Processor time of runs", Family::default()),
+            run_fuel: add
+                .one("run_fuel", "Instructions that runs have used, on an engine that counts them"),
             uploaded: add
                 .bytes("uploaded", "Size of files written to sandboxes, over MCP and HTTP"),
             downloaded: add.bytes(

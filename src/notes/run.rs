@@ -60,6 +60,8 @@ pub(crate) fn of_run(seen: Seen<'_>) -> Notes {
         position,
         left_out,
         hidden_module,
+        // For the operator.
+        fuel: _,
     } = seen.facts;
     let dropped_value = dropped_value.filter(|kind| is_identifier(kind));
     let position = position.filter(|it| it.function == "<module>" || is_identifier(&it.function));
@@ -541,6 +543,7 @@ pub(super) mod tests {
             }),
             left_out: all,
             hidden_module: Some(evil(9)),
+            fuel: None,
         };
         for outcome in Outcome::ALL {
             for stderr in [

@@ -489,6 +489,7 @@ mod tests {
             start: Start::Warm,
             agent_elapsed: Duration::from_micros(1),
             cpu: Duration::ZERO,
+            fuel: None,
             cell: None,
         }
     }

@@ -40,6 +40,8 @@ pub struct RunReport {
     pub agent_elapsed: Duration,
     /// Processor time of the code, at most as much as the processors of the sandbox have in its wall time.
     pub cpu: Duration,
+    /// Instructions that the code has used, on an engine that counts them.
+    pub fuel: Option<u64>,
     /// The effect on the workspace, if the run was a cell.
     pub cell: Option<CellReport>,
 }
@@ -163,6 +165,9 @@ pub(crate) fn report(
     let mut stderr = output(&run.stderr);
     let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
     let mut omitted = run.changed_omitted;
+    // Elsewhere this would be the program's own claim.
+    let fuel = run.facts.fuel.filter(|_| limits.world == World::Interpreter);
+    let fuel = fuel.map(|fuel| fuel.min(MAX_FIGURE));
     let seen = notes::Seen {
         outcome,
         exit_code,
@@ -228,6 +233,7 @@ pub(crate) fn report(
         start: run.start,
         agent_elapsed: run.agent_elapsed,
         cpu: run.cpu.min(run.elapsed.saturating_mul(limits.processors)),
+        fuel,
         cell,
     }
 }
@@ -247,6 +253,7 @@ pub(crate) fn not_started(run_id: RunId, before: Option<Before>) -> RunReport {
         start: Start::Cold,
         agent_elapsed: Duration::ZERO,
         cpu: Duration::ZERO,
+        fuel: None,
         cell: before.map(|before| CellReport {
             language: before.language,
             status: CellStatus::SetupError,

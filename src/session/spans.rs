@@ -14,8 +14,8 @@ const START: &str = "start sandbox";
 /// Makes spans of a session's events.
 pub(crate) struct Spans {
     session: SessionId,
-    /// The call that the session is started for; none in the pool.
-    first: Parent,
+    /// The call that the session is started for, until its sandbox has started; none in the pool.
+    first: Mutex<Parent>,
     /// When this was made: the session waits for its turn before its sandbox starts.
     since: SystemTime,
     running: Mutex<Option<Span>>,
@@ -24,18 +24,24 @@ pub(crate) struct Spans {
 impl Spans {
     /// The spans of a session that is about to start. The current span is that of its call.
     pub(crate) fn new(session: &SessionId) -> Self {
-        let (session, first) = (session.clone(), Parent::current());
+        let (session, first) = (session.clone(), Mutex::new(Parent::current()));
         Self { session, first, since: SystemTime::now(), running: Mutex::default() }
     }
 
-    fn begun(&self, since: SystemTime, name: String) -> Span {
-        let span = Span::since(since, &Parent::current().or(&self.first), Kind::Internal, name);
+    fn begun(&self, since: SystemTime, parent: &Parent, name: String) -> Span {
+        let span = Span::since(since, parent, Kind::Internal, name);
         span.set("llm_sandbox.session_id", self.session.to_string());
         span
     }
 
+    /// The span of a start that has just ended.
+    fn started(&self, since: SystemTime) -> Span {
+        let first = std::mem::take(&mut *self.first.lock());
+        self.begun(since, &first.or(Parent::current()), START.into())
+    }
+
     fn run_began(&self, run_id: &RunId, language: &str) {
-        let span = self.begun(SystemTime::now(), format!("run {language}"));
+        let span = self.begun(SystemTime::now(), &Parent::current(), format!("run {language}"));
         span.set("llm_sandbox.run_id", run_id.to_string());
         span.set("llm_sandbox.language", language.to_owned());
         *self.running.lock() = Some(span);
@@ -49,10 +55,10 @@ impl Observer for Spans {
                 took, start: SandboxStart::New | SandboxStart::Woken, ..
             } => {
                 let since = SystemTime::now().checked_sub(*took).unwrap_or(self.since);
-                drop(self.begun(since, START.into()));
+                drop(self.started(since));
             }
             SessionEvent::NotStarted => {
-                self.begun(self.since, START.into()).fail("sandbox_unavailable");
+                self.started(self.since).fail("sandbox_unavailable");
             }
             SessionEvent::RunBegan { run_id, program } => {
                 self.run_began(run_id, program.language.as_str());

@@ -69,8 +69,8 @@ impl Parent {
     }
 
     /// This one if there is a span, otherwise the other one.
-    pub(crate) fn or(self, other: &Self) -> Self {
-        if self.0.has_active_span() { self } else { other.clone() }
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self.0.has_active_span() { self } else { other }
     }
 
     /// Makes this the current span of a function.
@@ -80,8 +80,8 @@ impl Parent {
     }
 
     /// Makes this the current span of a future.
-    pub(crate) async fn around<T>(self, work: impl Future<Output = T>) -> T {
-        work.with_context(self.0).await
+    pub(crate) fn around<T>(self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        work.with_context(self.0)
     }
 }
 
@@ -119,6 +119,11 @@ impl Span {
         Self(parent.0.with_span(tracer(SCOPE).build_with_context(new, &parent.0)))
     }
 
+    /// Whether the span is exported. If it is not, its attributes need not be computed.
+    pub(crate) fn is_exported(&self) -> bool {
+        self.0.span().is_recording()
+    }
+
     /// Sets an attribute: never code, output, a file's name or a token.
     pub(crate) fn set(&self, name: &'static str, value: impl Into<Value>) {
         self.0.span().set_attribute(KeyValue::new(name, value));
@@ -135,8 +140,8 @@ impl Span {
     }
 
     /// Makes this the current span of a future.
-    pub(crate) async fn around<T>(&self, work: impl Future<Output = T>) -> T {
-        work.with_context(self.0.clone()).await
+    pub(crate) fn around<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        work.with_context(self.0.clone())
     }
 }
 

@@ -109,6 +109,29 @@ async fn runs_are_timed_by_language_and_their_processor_time_is_counted() {
     assert!(metrics.sum("llm_sandbox_run_cpu_seconds_total", &python) > 0.01, "{metrics:?}");
 }
 
+mod wasm {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn instructions_are_counted_where_the_engine_counts_them() {
+        let web = Web::start(On::Wasm, &[]).await;
+        let (caller, session) = (web.caller(None), name("fuel"));
+        let used = async || {
+            let metrics = Metrics::of(&web).await;
+            metrics.count("llm_sandbox_run_fuel_total", &[("language", "python")])
+        };
+        caller.run(&session, "1").await;
+        let little = used().await;
+        assert!(little > 1000, "{little}");
+        caller.run(&session, "for _ in range(1_000_000): pass").await;
+        let loops = used().await - little;
+        assert!(loops > little.max(1_000_000), "{little} {loops}");
+        let cell = json!({ "code": "for _ in range(1_000_000): pass", "language": "python" });
+        caller.call("execute_code", cell).await.ok();
+        assert!(used().await > little + loops + 1_000_000);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_protocol_are_timed_by_method() {
     let (web, caller) = Web::open(On::Local, &[]).await;

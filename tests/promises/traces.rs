@@ -325,7 +325,7 @@ async fn nothing_that_callers_send_or_make_is_in_a_span() {
     caller.send(MARK, &path, &[], &[]).await;
 
     collector.span("tools/call list_runtimes").await;
-    collector.span("other /files/{session}/{*path}").await;
+    collector.span("HTTP /files/{session}/{*path}").await;
     collector.span("resources/read").await;
     let text = collector.text();
     assert!(text.contains(&session) && text.contains("alice"), "something has arrived");

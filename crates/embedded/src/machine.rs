@@ -365,6 +365,12 @@ impl Machine {
         bound(&mut self.store, bounds);
     }
 
+    /// Instructions that were used since the limits were set.
+    pub(crate) fn fuel_used(&mut self) -> u64 {
+        let fuel = self.guest().bounds.fuel.unwrap_or(UNBOUNDED);
+        fuel.saturating_sub(self.store.get_fuel().unwrap_or(fuel))
+    }
+
     /// Returns an error if it must stop: its switch was thrown or its deadline has passed.
     pub(crate) fn check(&mut self) -> Result<(), Halt> {
         let Bounds { deadline, switch, .. } = &self.guest().bounds;

@@ -44,6 +44,7 @@ fn every_fact() -> Facts {
         hidden_module: Some("random.py".into()),
         header: Some(1),
         shape: Some(Shape { line: 4, separator: ';', next: 0 }),
+        fuel: Some(9),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use agent_core::{Ended, Job};
 use protocol::message::{
-    CellDone, CellState, Contents, End, Failure, FailureCode, InspectDone, ResetDone, Start,
+    CellDone, CellState, Contents, End, Facts, Failure, FailureCode, InspectDone, ResetDone, Start,
 };
 
 use super::SharedFiles;
@@ -242,10 +242,10 @@ impl Kernel {
         let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
         let mut machine = machine.map_err(|error| no_guest(&error))?;
         let (told, elapsed) = self.call(&mut machine, job, fuel, false);
-        let was_denied = machine.guest().was_denied;
+        let (was_denied, fuel) = (machine.guest().was_denied, Some(machine.fuel_used()));
         self.unsettled = Some(Unsettled::Program(machine));
         let (end, told) = end_of(told, was_denied);
-        let facts = told.map(|told| told.facts).unwrap_or_default();
+        let facts = Facts { fuel, ..told.map(|told| told.facts).unwrap_or_default() };
         let oom_kills = u64::from(end == End::OutOfMemory);
         let (cell, result) = (None, vec![]);
         Ok(Ended { end, start, elapsed, cpu: elapsed, oom_kills, facts, cell, result })
@@ -296,7 +296,7 @@ impl Kernel {
         }
         let before = self.present.clone().expect("just made");
         let (told, elapsed) = self.call(&mut machine, job, fuel, true);
-        let was_denied = machine.guest().was_denied;
+        let (was_denied, fuel) = (machine.guest().was_denied, Some(machine.fuel_used()));
         let (end, told) = end_of(told, was_denied);
         let kept = told.is_some();
         let memory = machine.extent().1;
@@ -325,7 +325,8 @@ impl Kernel {
             lost_threads: 0,
             at_risk: false,
         };
-        let (oom_kills, facts) = (u64::from(end == End::OutOfMemory), told.facts);
+        let facts = Facts { fuel, ..told.facts };
+        let oom_kills = u64::from(end == End::OutOfMemory);
         Ok(Ended { end, start, elapsed, cpu: elapsed, oom_kills, facts, cell: Some(cell), result })
     }
 

@@ -43,6 +43,9 @@ pub struct Facts {
     /// did not find a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_module: Option<String>,
+    /// Instructions that were used, if the engine counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fuel: Option<u64>,
 }
 
 impl Facts {
