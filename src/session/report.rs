@@ -84,6 +84,9 @@ const MAX_ARTIFACTS: usize = 50;
 /// exactly.
 pub(crate) const MAX_FIGURE: u64 = (1 << 53) - 1;
 
+/// Most instructions that a run can use in a microsecond: more than any processor executes.
+const MAX_FUEL_PER_US: u64 = 20_000;
+
 /// The limits and settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -167,7 +170,9 @@ pub(crate) fn report(
     let mut omitted = run.changed_omitted;
     // Elsewhere this would be the program's own claim.
     let fuel = run.facts.fuel.filter(|_| limits.world == World::Interpreter);
-    let fuel = fuel.map(|fuel| fuel.min(MAX_FIGURE));
+    let most = u64::try_from(run.elapsed.as_micros()).unwrap_or(u64::MAX);
+    let most = most.saturating_mul(MAX_FUEL_PER_US).min(MAX_FIGURE);
+    let fuel = fuel.map(|fuel| fuel.min(most));
     let seen = notes::Seen {
         outcome,
         exit_code,

@@ -19,7 +19,7 @@ use llm_sandbox::{
     session::{ReadError, RunReport},
     sessions::{Inspected, List, OutputPart, ReadOutput, Sessions, Stream},
 };
-use model::{CellStatus, Outcome};
+use model::{CellStatus, Outcome, OwnSettings};
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     limits::{MAX_LINE, MAX_RESULT, MAX_VARIABLE_CHARS, MAX_VARIABLES},
@@ -488,6 +488,7 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
                 Kind::Run => {
                     let (mut done, body) = run_done(PRINTED);
                     (done.elapsed_us, done.stdout.total) = (u64::MAX, u64::MAX);
+                    (done.cpu_us, done.facts.fuel) = (u64::MAX, Some(u64::MAX));
                     done.changed_omitted = usize::MAX;
                     agent.reply(asked.call, &done, &body).await;
                 }
@@ -506,8 +507,12 @@ async fn no_figure_of_the_operators_is_more_than_can_be_true() {
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or(f64::NAN)
     };
-    let run = figure("llm_sandbox_run_duration_seconds_sum{outcome=\"ok\"}");
+    let run = figure("llm_sandbox_run_duration_seconds_sum{language=\"python\",outcome=\"ok\"}");
     assert!((0.0..=most).contains(&run), "{run} s");
+    let cpu = figure("llm_sandbox_run_cpu_seconds_total{language=\"python\"}");
+    let processors = sessions.config().limits(&OwnSettings::default()).cpus.ceil();
+    assert!((0.0..=most * processors).contains(&cpu), "{cpu} s");
+    assert!(figure("llm_sandbox_run_fuel_total{language=\"python\"}").is_nan(), "not counted");
     assert!(figure("llm_sandbox_artifacts_total") <= 16_384.0);
     assert!(figure("llm_sandbox_output_bytes_total") <= 1000.0);
     let limit = figure("llm_sandbox_sandbox_memory_limit_bytes");
