@@ -129,6 +129,14 @@ fn human_seconds(time: Duration) -> String {
     format!("{seconds} second{}", if is_one { "" } else { "s" })
 }
 
+/// The instructions that a run has used, at most as many as can be true.
+fn fuel_of(run: &RunReply, world: World) -> Option<u64> {
+    // Elsewhere this would be the program's own claim.
+    let fuel = run.facts.fuel.filter(|_| world == World::Interpreter)?;
+    let most = u64::try_from(run.elapsed.as_micros()).unwrap_or(u64::MAX);
+    Some(fuel.min(most.saturating_mul(MAX_FUEL_PER_US)).min(MAX_FIGURE))
+}
+
 /// The report of a run. `before` is set for a cell.
 pub(crate) fn report(
     run_id: RunId,
@@ -166,13 +174,9 @@ pub(crate) fn report(
     }
     let stdout = output(&run.stdout);
     let mut stderr = output(&run.stderr);
+    let fuel = fuel_of(&run, limits.world);
     let mut artifacts: Vec<_> = run.changed.into_iter().filter_map(Artifact::from_entry).collect();
     let mut omitted = run.changed_omitted;
-    // Elsewhere this would be the program's own claim.
-    let fuel = run.facts.fuel.filter(|_| limits.world == World::Interpreter);
-    let most = u64::try_from(run.elapsed.as_micros()).unwrap_or(u64::MAX);
-    let most = most.saturating_mul(MAX_FUEL_PER_US).min(MAX_FIGURE);
-    let fuel = fuel.map(|fuel| fuel.min(most));
     let seen = notes::Seen {
         outcome,
         exit_code,
