@@ -50,6 +50,7 @@ mod marks;
 pub mod mcp;
 mod metrics;
 mod notes;
+mod oauth;
 mod own_tools;
 mod packages;
 pub mod peers;

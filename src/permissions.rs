@@ -5,7 +5,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use config::{Callers, Config, Right, Role};
 use model::Principal;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+
+use crate::oauth::{self, OAuth, Refused};
+
+/// Maximum number of callers whose policy by their access token is known.
+const MAX_BY_TOKEN: usize = 100_000;
 
 /// The permissions of all callers of one server.
 #[derive(Debug)]
@@ -18,30 +23,105 @@ pub(crate) struct Permissions {
 #[derive(Debug)]
 struct Current {
     callers: Callers,
-    narrowed: HashMap<Principal, Arc<Config>>,
+    /// The settings for callers with each policy.
+    narrowed: HashMap<String, Arc<Config>>,
+    oauth: Option<Arc<OAuth>>,
+    /// The policies of callers by their newest access token, with the time at which it was issued.
+    by_token: Mutex<HashMap<Principal, (f64, Option<String>)>>,
+}
+
+/// A caller, with the role that its token gives it.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) principal: Principal,
+    role: Role,
+}
+
+impl Caller {
+    /// The caller of a server that requires no token. There is no other, and all sessions are its own.
+    pub(crate) fn local() -> Self {
+        Self { principal: Principal::local(), role: Role::Operator }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whether the caller has a right.
+    pub(crate) fn has(&self, right: Right) -> bool {
+        self.role.has(right)
+    }
+}
+
+/// The reason why a token names no caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// No caller has it.
+    Token,
+    /// The authorization server's access token is refused.
+    AccessToken(Refused),
 }
 
 impl Current {
-    fn new(callers: Callers, server: &Config) -> Arc<Self> {
-        let narrowed = callers.narrowed(server);
-        Arc::new(Self { callers, narrowed })
+    fn new(settings: &Config, server: &Config, oauth: Option<Arc<OAuth>>) -> Arc<Self> {
+        let (callers, by_token) = (settings.callers.clone(), Mutex::default());
+        Arc::new(Self { narrowed: callers.narrowed(server), callers, oauth, by_token })
+    }
+
+    /// The name of a caller's policy.
+    fn policy(&self, caller: &Principal) -> Option<String> {
+        match &self.oauth {
+            Some(oauth) if oauth::is_caller(caller) => match self.by_token.lock().get(caller) {
+                Some((_, policy)) => policy.clone(),
+                // A signed URL is used before the first token since the start.
+                None => oauth.least_policy().map(str::to_owned),
+            },
+            _ => self.callers.policy(caller).map(str::to_owned),
+        }
     }
 }
 
 impl Permissions {
     pub(crate) fn new(server: Arc<Config>) -> Self {
-        let current = RwLock::new(Current::new(server.callers.clone(), &server));
+        let oauth = server.oauth().map(OAuth::new);
+        let current = RwLock::new(Current::new(&server, &server, oauth));
         Self { server, current }
     }
 
-    /// Replaces the callers.
-    pub(crate) fn replace(&self, callers: Callers) {
-        *self.current.write() = Current::new(callers, &self.server);
+    /// Replaces the callers by those of these settings. Every access token is checked again.
+    pub(crate) fn replace(&self, settings: &Config) {
+        let old = self.oauth();
+        let oauth = settings.oauth().map(|new| match old {
+            Some(old) if *old.settings() == new => {
+                old.forget_verified();
+                old
+            }
+            _ => OAuth::new(new),
+        });
+        *self.current.write() = Current::new(settings, &self.server, oauth);
     }
 
     /// The caller with this token.
-    pub(crate) fn principal(&self, token: &str) -> Option<Principal> {
-        self.current().callers.principal(token)
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn caller(&self, token: &str) -> Result<Caller, Unknown> {
+        let current = self.current();
+        if let Some(principal) = current.callers.principal(token) {
+            return Ok(Caller { role: current.callers.role(&principal), principal });
+        }
+        let oauth = current.oauth.as_ref().ok_or(Unknown::Token)?;
+        let bearer = oauth.verify(token).map_err(Unknown::AccessToken)?;
+        let mut by_token = current.by_token.lock();
+        let is_newest =
+            by_token.get(&bearer.principal).is_none_or(|(issued, _)| *issued <= bearer.issued);
+        if is_newest {
+            if by_token.len() >= MAX_BY_TOKEN {
+                by_token.clear();
+            }
+            by_token.insert(bearer.principal.clone(), (bearer.issued, bearer.policy));
+        }
+        Ok(Caller { principal: bearer.principal, role: bearer.role })
     }
 
     /// Whether the settings list this caller.
@@ -49,20 +129,26 @@ impl Permissions {
         self.current().callers.list(caller)
     }
 
-    /// The role of a caller. Where no caller needs a token, there is one caller, and all sessions are its own.
-    pub(crate) fn role(&self, caller: &Principal) -> Role {
-        let callers = &self.current().callers;
-        if callers.is_empty() { Role::Operator } else { callers.role(caller) }
+    /// Waits, for a limited time, for what [`Self::caller`] needs for this token.
+    pub(crate) async fn prepare(&self, token: &str) {
+        let current = self.current();
+        if let Some(oauth) = &current.oauth
+            && current.callers.principal(token).is_none()
+        {
+            oauth.prepare(token).await;
+        }
     }
 
-    /// Whether a caller has a right.
-    pub(crate) fn has(&self, caller: &Principal, right: Right) -> bool {
-        self.role(caller).has(right)
+    /// The authorization server whose access tokens are accepted.
+    pub(crate) fn oauth(&self) -> Option<Arc<OAuth>> {
+        self.current().oauth.clone()
     }
 
     /// The settings that hold for a caller: the server's, or those of its policy.
     pub(crate) fn settings(&self, caller: &Principal) -> Arc<Config> {
-        self.current().narrowed.get(caller).unwrap_or(&self.server).clone()
+        let current = self.current();
+        let policy = current.policy(caller);
+        policy.and_then(|name| current.narrowed.get(&name)).unwrap_or(&self.server).clone()
     }
 
     /// Whether callers have different settings.

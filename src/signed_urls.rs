@@ -211,6 +211,11 @@ impl SignedUrls {
         }
     }
 
+    /// The start of all URLs, without a slash at its end.
+    pub(crate) fn base(&self) -> &str {
+        &self.base.0
+    }
+
     /// URL to download a file.
     pub(crate) fn download(&self, session: NumberedSession, path: &DataPath) -> String {
         let url = artifact::download_url(&self.base.0, session.id.as_str(), path.as_str());

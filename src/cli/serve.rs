@@ -214,15 +214,16 @@ async fn reload_when_told(
 /// Replaces the callers by those of new settings, and logs the settings that need a restart.
 fn reload(new: &Config, sessions: &Sessions) {
     let old = sessions.config();
-    if new.callers.is_empty() != old.callers.is_empty() {
+    if new.requires_auth() != old.requires_auth() {
         tracing::error!(
             "the settings are not reloaded: to have the first tokens, or none any more, the server needs a restart"
         );
         return;
     }
-    sessions.host().permissions().replace(new.callers.clone());
+    sessions.host().permissions().replace(new);
     let text = |config: &Config, row: &Row| config.given.get(row.name).map(|it| it.text.clone());
-    let is_other = |row: &&Row| text(new, row) != text(old, row);
+    let needs_restart = |row: &&Row| !row.key.starts_with("auth.oauth.");
+    let is_other = |row: &&Row| needs_restart(row) && text(new, row) != text(old, row);
     let others: Vec<_> = table::rows().filter(is_other).map(|row| row.name).collect();
     if !others.is_empty() {
         tracing::warn!("these settings have changed and need a restart: {}", others.join(", "));
@@ -333,7 +334,7 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
 
 /// Why a server over HTTP must not start: it has no tokens, but a variable without effect that was meant to set some.
 fn is_open_by_mistake(config: &Config) -> Option<String> {
-    if config.transport != Transport::Http || !config.auth_tokens.is_empty() {
+    if config.requires_auth() {
         return None;
     }
     config.misspelt.iter().find(|it| it.is_of_tokens()).map(|Misspelt { name, meant }| {

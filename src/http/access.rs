@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! token for the metrics --> the metrics, and nothing else
-//! token --> its principal, for what its role permits          none needed --> local
+//! token, or access token of OAuth --> its principal, for what its role permits          none needed --> local
 //! signed URL --> the holder of the session that it is for, for the action that it was made for
 //! anything else --> 401; an invalid signature, or a role without the right --> 403; a session that has ended --> 404;
-//! too many requests --> 429
+//! too many requests --> 429; an access token that cannot be checked now --> 503
 //! ```
 //!
 //! Over stdio without tokens only signed URLs give access: the server gave them to its own client.
@@ -25,6 +25,7 @@ use super::{
     seats::TooMany,
 };
 use crate::{
+    permissions::{Caller, Unknown},
     sessions::Sessions,
     signed_urls::{Grant, Signature, SignatureError, SignedUrls, session_and_signature},
 };
@@ -53,7 +54,7 @@ impl Access {
         let config: &Config = sessions.config();
         Self {
             sessions: sessions.clone(),
-            has_tokens: !config.callers.is_empty(),
+            has_tokens: !config.callers.is_empty() || config.oauth().is_some(),
             is_open: !config.requires_auth(),
             metrics: config.metrics_token.clone(),
             urls,
@@ -66,20 +67,30 @@ impl Access {
     /// # Errors
     /// As of [`Self::permitted`].
     pub(super) fn principal(&self, headers: &HeaderMap) -> Result<Principal> {
-        self.permitted(headers, Right::OwnSessions)
+        Ok(self.permitted(headers, Right::OwnSessions)?.principal)
     }
 
     /// Returns the sender of this request, by its token, if it has this right.
     ///
     /// # Errors
     /// If the token is not known, the caller's role does not have the right, or the caller sends too many requests.
-    pub(super) fn permitted(&self, headers: &HeaderMap, right: Right) -> Result<Principal> {
-        let who = if self.is_open { Some(Principal::local()) } else { self.by_token(headers) };
-        let needed = if self.has_tokens { Needed::Token } else { Needed::SignedUrl };
-        let who = who.ok_or_else(|| ApiError::Unauthorized(needed, tried(headers)))?;
-        self.check(&who, right)?;
-        self.count(&who)?;
+    pub(super) fn permitted(&self, headers: &HeaderMap, right: Right) -> Result<Caller> {
+        let who = if self.is_open { Ok(Caller::local()) } else { self.by_token(headers) };
+        let who = who.map_err(|tried| ApiError::Unauthorized(self.needed(), tried))?;
+        check(&who, right)?;
+        self.count(&who.principal)?;
         Ok(who)
+    }
+
+    /// The credential that requests need.
+    fn needed(&self) -> Needed {
+        if !self.has_tokens {
+            Needed::SignedUrl
+        } else if self.sessions.host().permissions().oauth().is_some() {
+            Needed::AnyToken
+        } else {
+            Needed::Token
+        }
     }
 
     /// Checks that the token of a request, if it has a known one, is of a caller with this right. This is for all routes
@@ -88,36 +99,32 @@ impl Access {
     /// # Errors
     /// If the caller's role does not have the right.
     pub(super) fn check_role(&self, headers: &HeaderMap, right: Right) -> Result<()> {
-        self.by_token(headers).map_or(Ok(()), |who| self.check(&who, right))
-    }
-
-    fn check(&self, who: &Principal, right: Right) -> Result<()> {
-        let permissions = self.sessions.host().permissions();
-        if permissions.has(who, right) {
-            return Ok(());
-        }
-        let role = permissions.role(who).as_str();
-        let why = format!("Callers with the role {role} may not do this. Use another token.");
-        Err(ApiError::refused(StatusCode::FORBIDDEN, "forbidden", why))
+        self.by_token(headers).map_or(Ok(()), |who| check(&who, right))
     }
 
     /// Whether the token of a request is of a caller that may list and end the sessions of all.
     pub(super) fn may_see_all(&self, headers: &HeaderMap) -> bool {
-        let permissions = self.sessions.host().permissions();
-        self.by_token(headers).is_some_and(|who| permissions.has(&who, Right::AllSessions))
+        self.by_token(headers).is_ok_and(|who| who.has(Right::AllSessions))
     }
 
-    /// The caller with the token of a request.
-    fn by_token(&self, headers: &HeaderMap) -> Option<Principal> {
-        let bearer = bearer(headers)?;
-        self.sessions.host().permissions().principal(bearer.token())
+    /// The caller with the token of a request, or what the request carried instead.
+    fn by_token(&self, headers: &HeaderMap) -> std::result::Result<Caller, Tried> {
+        let Some(bearer) = bearer(headers) else {
+            let has_any = headers.contains_key(header::AUTHORIZATION);
+            return Err(if has_any { Tried::Token } else { Tried::Nothing });
+        };
+        let known = self.sessions.host().permissions().caller(bearer.token());
+        known.map_err(|unknown| match unknown {
+            Unknown::Token => Tried::Token,
+            Unknown::AccessToken(why) => Tried::AccessToken(why),
+        })
     }
 
     /// Returns the sender of this request, if its headers and URL name one, without counting the
     /// request and without checking a signature.
     pub(super) fn whose(&self, headers: &HeaderMap, uri: &Uri) -> Option<Whose> {
         if headers.contains_key(header::AUTHORIZATION) {
-            let who = self.by_token(headers);
+            let who = self.by_token(headers).ok().map(|who| who.principal);
             return who.or_else(|| self.is_open.then(Principal::local)).map(Whose::Principal);
         }
         let query = Query::of(uri);
@@ -139,7 +146,6 @@ impl Access {
     /// # Errors
     /// If this request may not read them, or its caller sends too many requests.
     pub(super) fn may_read_metrics(&self, headers: &HeaderMap) -> Result<bool> {
-        let permissions = self.sessions.host().permissions();
         let Some(token) = &self.metrics else {
             // Over stdio, too: the metrics name no session and no file.
             if !self.has_tokens {
@@ -147,15 +153,16 @@ impl Access {
             }
             let who = self.permitted(headers, Right::Metrics)?;
             let of_all = [Right::AllSessions, Right::Audit];
-            return Ok(of_all.into_iter().any(|right| permissions.has(&who, right)));
+            return Ok(of_all.into_iter().any(|right| who.has(right)));
         };
         if bearer(headers).is_some_and(|bearer| token.is(bearer.token())) {
             return Ok(true);
         }
-        if let Some(who) = self.by_token(headers).filter(|who| permissions.has(who, Right::Audit)) {
-            return self.count(&who).map(|()| true);
+        match self.by_token(headers) {
+            Ok(who) if who.has(Right::Audit) => self.count(&who.principal).map(|()| true),
+            Ok(_) => Err(ApiError::Unauthorized(Needed::MetricsToken, Tried::Token)),
+            Err(tried) => Err(ApiError::Unauthorized(Needed::MetricsToken, tried)),
         }
-        Err(ApiError::Unauthorized(Needed::MetricsToken, tried(headers)))
     }
 
     /// Returns the sessions as the caller sees them, if the caller has one of these grants. A
@@ -242,13 +249,18 @@ pub(super) struct Asked<'a> {
 
 /// Returns the bearer token. If there are two authorization headers, neither counts: a proxy may have checked
 /// the other one.
-fn bearer(headers: &HeaderMap) -> Option<Authorization<Bearer>> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<Authorization<Bearer>> {
     let is_one = headers.get_all(header::AUTHORIZATION).iter().nth(1).is_none();
     headers.typed_get().filter(|_| is_one)
 }
 
-fn tried(headers: &HeaderMap) -> Tried {
-    if headers.contains_key(header::AUTHORIZATION) { Tried::Token } else { Tried::Nothing }
+fn check(who: &Caller, right: Right) -> Result<()> {
+    if who.has(right) {
+        return Ok(());
+    }
+    let role = who.role().as_str();
+    let why = format!("Callers with the role {role} may not do this. Use another token.");
+    Err(ApiError::refused(StatusCode::FORBIDDEN, "forbidden", why))
 }
 
 /// The parameters in a URL's query.

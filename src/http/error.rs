@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     error::Error,
+    oauth::Refused,
     request::{NO_MEMORY, REFUSED},
 };
 
@@ -57,6 +58,8 @@ pub(super) enum ApiError {
 pub(super) enum Needed {
     /// A client's token.
     Token,
+    /// A client's token, or an access token of the authorization server.
+    AnyToken,
     /// The token for the metrics.
     MetricsToken,
     /// A signed URL: the server has no tokens.
@@ -69,6 +72,8 @@ pub(super) enum Tried {
     Nothing,
     /// A token that is not valid here.
     Token,
+    /// An access token that is refused.
+    AccessToken(Refused),
 }
 
 impl From<Error> for ApiError {
@@ -131,13 +136,24 @@ impl ApiError {
             Self::NoFile => (StatusCode::NOT_FOUND, body("not_found", "There is no such file.")),
             Self::Refused(status, code, message) => (status, body(code, &message)),
             Self::Unauthorized(needed, tried) => {
-                with(header::WWW_AUTHENTICATE, challenge(tried));
-                let mut body = body("unauthorized", needed.message());
+                let (status, code, why) = tried.parts();
+                if status == StatusCode::SERVICE_UNAVAILABLE {
+                    with(header::RETRY_AFTER, 10.into());
+                } else if let Some(challenge) = tried.challenge(why) {
+                    with(header::WWW_AUTHENTICATE, challenge);
+                }
+                let advice = (status == StatusCode::UNAUTHORIZED).then(|| needed.message());
+                let told: Vec<_> = why
+                    .map(|why| format!("The access token {why}."))
+                    .into_iter()
+                    .chain(advice.map(str::to_owned))
+                    .collect();
+                let mut body = body(code, &told.join(" "));
                 if needed == Needed::SignedUrl {
                     // Tells the page in the browser that no token would help.
                     body["needs"] = "url".into();
                 }
-                (StatusCode::UNAUTHORIZED, body)
+                (status, body)
             }
             Self::TooManyConnections => {
                 with(header::CONNECTION, HeaderValue::from_static("close"));
@@ -191,6 +207,10 @@ impl Needed {
                 "Send one of this server's tokens, which `llm-sandbox token` prints: \
                  Authorization: Bearer <token>."
             }
+            Self::AnyToken => {
+                "Send an access token of this server's authorization server, or one of its own tokens: \
+                 Authorization: Bearer <token>."
+            }
             Self::MetricsToken => {
                 "Send the token of SANDBOX_METRICS_TOKEN: Authorization: Bearer <token>."
             }
@@ -202,13 +222,44 @@ impl Needed {
     }
 }
 
-/// The `WWW-Authenticate` header that a 401 must have.
-fn challenge(tried: Tried) -> HeaderValue {
-    // RFC 6750, section 3: no error code for a request without a token.
-    HeaderValue::from_static(match tried {
-        Tried::Token => "Bearer realm=\"llm-sandbox\", error=\"invalid_token\"",
-        Tried::Nothing => "Bearer realm=\"llm-sandbox\"",
-    })
+impl Tried {
+    /// The status and code of the refusal, and why an access token is refused.
+    fn parts(self) -> (StatusCode, &'static str, Option<&'static str>) {
+        let refused = match self {
+            Self::Nothing | Self::Token => return (StatusCode::UNAUTHORIZED, "unauthorized", None),
+            Self::AccessToken(refused) => refused,
+        };
+        let (status, code, why) = match refused {
+            Refused::Invalid(why) => (StatusCode::UNAUTHORIZED, "unauthorized", why),
+            Refused::Scope => {
+                let why = "lacks a scope that this server requires";
+                (StatusCode::FORBIDDEN, "insufficient_scope", why)
+            }
+            Refused::Policy => {
+                let why = "is of a caller for whom this server has no policy";
+                (StatusCode::FORBIDDEN, "no_policy", why)
+            }
+            Refused::NoKeys => {
+                let why = "cannot be checked now, because the authorization server has not told its keys; try again";
+                (StatusCode::SERVICE_UNAVAILABLE, "authorization_server_unavailable", why)
+            }
+        };
+        (status, code, Some(why))
+    }
+
+    /// The `WWW-Authenticate` header that a refusal must have (RFC 6750, section 3): without an error code for a request
+    /// without a token.
+    fn challenge(self, why: Option<&str>) -> Option<HeaderValue> {
+        let error = match self {
+            Self::Nothing => "",
+            Self::Token | Self::AccessToken(Refused::Invalid(_)) => ", error=\"invalid_token\"",
+            Self::AccessToken(Refused::Scope) => ", error=\"insufficient_scope\"",
+            Self::AccessToken(Refused::Policy | Refused::NoKeys) => return None,
+        };
+        let why = why.map(|why| format!(", error_description=\"The access token {why}\""));
+        let why = why.unwrap_or_default();
+        HeaderValue::try_from(format!("Bearer realm=\"llm-sandbox\"{error}{why}")).ok()
+    }
 }
 
 fn status(error: &Error) -> StatusCode {

@@ -13,6 +13,7 @@
 //! - `router`: maps URLs to handlers; [`error`]: the answers of requests that fail.
 //! - [`hosts`]: checks which host names requests may be for, and which sites' pages may call the server.
 //! - [`forward`]: passes requests on to the server that has their caller's sessions.
+//! - [`oauth`]: tells clients which authorization server has access tokens for this one.
 //! - [`access`]: authenticates requests by token or signed URL, and limits their rate.
 //! - [`mcp`]: messages of the protocol, for a service that the caller of [`Listener::serve`] provides.
 //! - [`download`]: one file ([`conditions`] decides which part of it) or all of them ([`list`], [`archive`]).
@@ -37,6 +38,7 @@ mod list;
 mod mcp;
 mod metrics;
 mod notebook;
+mod oauth;
 mod readiness;
 mod router;
 mod script;
@@ -171,6 +173,10 @@ impl Listener {
         mcp: Option<Arc<dyn McpService>>,
         stop: CancellationToken,
     ) {
+        if let Some(oauth) = sessions.host().permissions().oauth() {
+            // The first request need not wait for keys, and the log says whether they can be fetched.
+            oauth.fetch();
+        }
         let config = sessions.config();
         let engine = config.has_sessions().then(|| sessions.host().backend().clone());
         let shared = Shared {

@@ -21,7 +21,7 @@ use super::{
     forward::forward,
     hosts::{self, Refusal},
     mcp::mcp,
-    metrics,
+    metrics, oauth,
     shared::Shared,
     upload, viewer,
 };
@@ -57,6 +57,19 @@ fn endpoints() -> Vec<Endpoint> {
         endpoint(Method::POST, "/files/{session}/{*path}", own, post(upload::post_to)),
         endpoint(Method::POST, "/mcp", own, any(mcp)),
         endpoint(Method::POST, "/mcp/", own, any(mcp)),
+        endpoint(Method::GET, oauth::METADATA, None, get(oauth::metadata)),
+        endpoint(
+            Method::GET,
+            "/.well-known/oauth-protected-resource/mcp",
+            None,
+            get(oauth::metadata),
+        ),
+        endpoint(
+            Method::GET,
+            "/.well-known/oauth-protected-resource/mcp/",
+            None,
+            get(oauth::metadata),
+        ),
         endpoint(Method::GET, "/health", None, get(health)),
         endpoint(Method::GET, "/ready", None, get(ready)),
         endpoint(Method::GET, "/metrics", Some(Metrics), get(metrics::read)),
@@ -107,6 +120,7 @@ pub(super) fn router(shared: Shared) -> Router {
         if config.allowed_origins.is_empty() { router } else { router.layer(cors(config)) };
     router
         .layer(from_fn_with_state(shared.clone(), forward))
+        .layer(from_fn_with_state(shared.clone(), oauth::authorize))
         .layer(from_fn_with_state(shared.clone(), guard))
         .layer(from_fn(in_messages))
         .layer(from_fn_with_state(shared.clone(), metrics::count))

@@ -89,9 +89,14 @@ impl Tokens {
         Ok(Self(tokens))
     }
 
+    /// The callers, each as often as it has tokens.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Principal> {
+        self.0.iter().map(|(caller, _)| caller)
+    }
+
     /// Whether a caller has a token.
     pub(super) fn has(&self, caller: &Principal) -> bool {
-        self.0.iter().any(|(known, _)| known == caller)
+        self.names().any(|known| known == caller)
     }
 
     /// Adds a token. Returns false if a caller has it already.

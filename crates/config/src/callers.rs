@@ -133,22 +133,30 @@ impl Callers {
         self.listed.get(caller).map_or(Role::default(), |(role, _)| *role)
     }
 
+    /// The callers that have tokens.
+    pub(super) fn with_tokens(&self) -> impl Iterator<Item = &Principal> {
+        self.tokens.names()
+    }
+
+    /// The policy of a caller of the settings file.
+    pub fn policy(&self, caller: &Principal) -> Option<&str> {
+        self.listed.get(caller)?.1.as_deref()
+    }
+
+    /// Whether there is a policy of this name.
+    pub(super) fn has_policy(&self, name: &str) -> bool {
+        self.policies.contains_key(name)
+    }
+
     /// Whether there are policies.
     pub fn have_policies(&self) -> bool {
         !self.policies.is_empty()
     }
 
-    /// The settings for each caller that has a policy, on a server with these settings.
-    pub fn narrowed(&self, server: &Config) -> HashMap<Principal, Arc<Config>> {
-        let by_name: HashMap<_, _> = self
-            .policies
-            .iter()
-            .map(|(name, policy)| (name, Arc::new(server.narrowed_by(policy).0)))
-            .collect();
-        let of_caller = self.listed.iter().filter_map(|(caller, (_, policy))| {
-            Some((caller.clone(), by_name.get(policy.as_ref()?)?.clone()))
-        });
-        of_caller.collect()
+    /// The settings for callers with each policy, on a server with these settings.
+    pub fn narrowed(&self, server: &Config) -> HashMap<String, Arc<Config>> {
+        let narrowed = |policy| Arc::new(server.narrowed_by(policy).0);
+        self.policies.iter().map(|(name, policy)| (name.clone(), narrowed(policy))).collect()
     }
 }
 

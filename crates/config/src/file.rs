@@ -587,7 +587,7 @@ callers:
         assert!(callers.principal("t4").is_none());
         let narrowed = callers.narrowed(&config);
         assert_eq!(narrowed.len(), 1);
-        let of_ann = &narrowed[&caller("t1")];
+        let of_ann = &narrowed[callers.policy(&caller("t1")).expect("one")];
         let limits = of_ann.limits(&model::OwnSettings::default());
         assert_eq!((limits.memory, limits.data), (256_000_000, 128_000_000));
         assert_eq!((of_ann.exec_timeout.as_secs(), config.exec_timeout.as_secs()), (20, 60));

@@ -10,6 +10,7 @@ mod file;
 mod given;
 mod inputs;
 mod misspelt;
+pub mod oauth;
 mod parse;
 mod reader;
 mod rows;
@@ -39,6 +40,7 @@ pub use self::{
     given::{Given, Source},
     inputs::{Inputs, tokens_in_clear},
     misspelt::Misspelt,
+    oauth::{ByClaim, OAuth},
     schema::schema,
     table::Config,
     toolsets::{Toolset, Toolsets},
@@ -371,7 +373,9 @@ impl Config {
     /// other machines cannot reach, is open to all users of this machine. Over stdio the files belong to the
     /// client that started the server, and not to other users of the machine.
     pub fn requires_auth(&self) -> bool {
-        self.transport == Transport::Stdio || !self.callers.is_empty()
+        self.transport == Transport::Stdio
+            || !self.callers.is_empty()
+            || self.oauth_issuer.is_some()
     }
 
     /// Mistakes in values that are valid alone but not together.
@@ -435,6 +439,8 @@ impl Config {
                     .into(),
             );
         }
+        mistakes.extend(self.oauth_contradictions());
+        let has_callers = !self.callers.is_empty() || self.oauth().is_some();
         for (set, other, is_missing) in [
             (table::SANDBOX_TLS_CERT.row, table::SANDBOX_TLS_KEY.row, self.tls_key.is_none()),
             (table::SANDBOX_TLS_KEY.row, table::SANDBOX_TLS_CERT.row, self.tls_cert.is_none()),
@@ -445,7 +451,7 @@ impl Config {
             }
         }
         let is_encrypted = self.tls_cert.is_some() || self.tls_key.is_some();
-        if !self.callers.is_empty()
+        if has_callers
             && !self.http_host.is_loopback()
             && !is_encrypted
             && !self.allow_insecure_http
@@ -458,7 +464,7 @@ impl Config {
                 self.http_host
             ));
         }
-        if self.callers.is_empty() && !self.http_host.is_loopback() {
+        if !has_callers && !self.http_host.is_loopback() {
             mistakes.push(format!(
                 "SANDBOX_AUTH_TOKENS: must name who may come in, as SANDBOX_HTTP_HOST is {}, which \
                  others than this machine can reach; for example me:$(openssl rand -hex 32). Or \

@@ -23,10 +23,11 @@ use sandbox_container::defaults;
 
 pub use super::setting::{Form, Row};
 use super::{
-    callers::Callers,
+    callers::{Callers, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
     given::Given,
     misspelt::Misspelt,
+    oauth::{items, policies, roles, safe_url, scopes},
     parse::{
         archive, days, dns_label, explained, folders, host_and_port, hosts, limit, log_file,
         minutes, minutes_unless_empty, minutes_unless_zero, modules, network, number, optional,
@@ -418,6 +419,52 @@ settings! {
         /// commas; http://localhost:* allows any port. Its own pages always may; all others are refused with 403.
         allowed_origins: Vec<String> = SANDBOX_ALLOWED_ORIGINS["transport.http.cors_origins"](
             "", List(',', "origins"), origins,
+        );
+    }
+    "OAuth" {
+        /// Authorization server whose access tokens callers may use, besides tokens of the other settings: its issuer,
+        /// exactly as iss in its tokens has it. https, or http on a loopback address. Needs SANDBOX_PUBLIC_URL or
+        /// SANDBOX_OAUTH_AUDIENCE, and MCP over HTTP (docs/oauth.md).
+        oauth_issuer: Option<String> = SANDBOX_OAUTH_ISSUER["auth.oauth.issuer"](
+            "", Words("an https URL, or an http URL of a loopback address"), safe_url,
+        );
+        /// Audiences, of which an access token must have one (aud), separated by commas. If not set,
+        /// SANDBOX_PUBLIC_URL followed by /mcp or /mcp/.
+        oauth_audience: Vec<String> = SANDBOX_OAUTH_AUDIENCE["auth.oauth.audience"](
+            "", List(',', "audiences"), items,
+        );
+        /// URL of the issuer's keys (JWKS). If not set, it is looked up in the issuer's metadata.
+        oauth_jwks_url: Option<String> = SANDBOX_OAUTH_JWKS_URL["auth.oauth.jwks_url"](
+            "", Words("an https URL, or an http URL of a loopback address"), safe_url,
+        );
+        /// File with certificates (PEM) of authorities that are trusted for the issuer, besides the system's.
+        oauth_ca_file: Option<PathBuf> = SANDBOX_OAUTH_CA_FILE["auth.oauth.ca_file"](
+            "", Words("the path of a file"), path,
+        );
+        /// Scopes that every access token must have (scope or scp), separated by commas.
+        oauth_scopes: Vec<String> = SANDBOX_OAUTH_SCOPES["auth.oauth.scopes"]("", List(',', "scopes"), scopes);
+        /// Claim that identifies a caller: one value is one caller. It must be unique and must never be given to
+        /// another user, as sub is.
+        oauth_caller_claim: String = SANDBOX_OAUTH_CALLER_CLAIM["auth.oauth.caller_claim"](
+            "sub", Words("the name of a claim"), text,
+        );
+        /// Claim whose values SANDBOX_OAUTH_ROLES has; realm_access.roles is the claim roles within realm_access.
+        oauth_role_claim: Option<String> = SANDBOX_OAUTH_ROLE_CLAIM["auth.oauth.role_claim"](
+            "", Words("the name of a claim"), optional,
+        );
+        /// Roles by values of that claim: value=role, or role if both are the same. The first that a token has counts,
+        /// and * is every token. A token with none has the role user.
+        oauth_roles: Vec<(String, Role)> = SANDBOX_OAUTH_ROLES["auth.oauth.roles"](
+            "", List(',', "value=role pairs with user, operator or auditor"), roles,
+        );
+        /// Claim whose values SANDBOX_OAUTH_POLICIES has.
+        oauth_policy_claim: Option<String> = SANDBOX_OAUTH_POLICY_CLAIM["auth.oauth.policy_claim"](
+            "", Words("the name of a claim"), optional,
+        );
+        /// Policies of the settings file by values of that claim, as in SANDBOX_OAUTH_ROLES, the one that allows least
+        /// as the last. If it is set, a token with none of them is refused; *=NAME gives every other token NAME.
+        oauth_policies: Vec<(String, String)> = SANDBOX_OAUTH_POLICIES["auth.oauth.policies"](
+            "", List(',', "value=policy pairs"), policies,
         );
     }
     "Log" {

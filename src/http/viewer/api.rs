@@ -78,8 +78,9 @@ pub(in crate::http) async fn list(
     if OfOthers::of(&uri) == Some(OfOthers::All) {
         return Ok(reply(StatusCode::OK, &operators::list(&shared, &headers).await?));
     }
-    let sessions = shared.sessions.seen_by(shared.viewers.principal(&headers)?);
-    let can_list_all = sessions.host().permissions().has(sessions.caller(), Right::AllSessions);
+    let caller = shared.viewers.permitted(&headers, Right::OwnSessions)?;
+    let can_list_all = caller.has(Right::AllSessions);
+    let sessions = shared.sessions.seen_by(caller.principal);
     let (seen, tag) = match update(&headers, &shared.waiters, &sessions, Wanted::All).await {
         Update::Some(seen, tag) => (seen, tag),
         Update::None(tag) => return Ok(tag.not_modified()),

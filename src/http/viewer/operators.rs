@@ -178,7 +178,7 @@ pub(super) async fn end(
     let of: Option<Sessions> =
         Principal::named(caller).map(|caller| shared.sessions.seen_by(caller));
     let of = of.ok_or(ApiError::NoSession)?;
-    let sessions = shared.sessions.seen_by(operator);
+    let sessions = shared.sessions.seen_by(operator.principal);
     let entry = audited::begin(&sessions, audited::END, Some(id), Some(caller))?;
     let closed = of.close(id).await;
     if let Some(entry) = entry {
