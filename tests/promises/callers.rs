@@ -10,6 +10,7 @@ policies:
   analysts:
     sandbox: { max_timeout: 7, max_memory_mb: 200 }
     sessions: { max_workspaces_per_client: 1 }
+    files: { max_upload_bytes: 10 }
     tools: { toolsets: [run] }
   slow:
     transport: { http: { rate_limit_per_minute: 3 } }
@@ -82,6 +83,22 @@ async fn a_caller_is_offered_the_tools_and_limits_of_its_policy_and_no_more() {
     assert_eq!(ann.call("run_python", second.clone()).await.error(), "max_sessions");
     ben.call("run_python", second.clone()).await.ok();
     ben.call("run_python", json!({ "code": "print(1)" })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_over_http_are_limited_by_the_policy_of_their_caller() {
+    let team = Team::start(&[]).await;
+    let (ann, ben) = (team.caller("ann"), team.caller("ben"));
+    let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"b.txt\"\r\n\r\n\
+                more than ten\r\n--b--\r\n";
+    let multipart = [("Content-Type", "multipart/form-data; boundary=b")];
+    for (caller, [put, post]) in [(&ann, [413, 413]), (&ben, [201, 201])] {
+        let path = format!("/files/{}/", name("limited"));
+        let answer = caller.send("PUT", &format!("{path}a.txt"), &[], b"more than ten").await;
+        assert_eq!(answer.status, put);
+        let answer = caller.send("POST", &path, &multipart, form.as_bytes()).await;
+        assert_eq!(answer.status, post, "{}", String::from_utf8_lossy(&answer.body));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

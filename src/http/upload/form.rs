@@ -103,7 +103,7 @@ async fn store(
     let (is_new, mut used, mut done) = (id.is_none(), id, vec![]);
     let storing = async {
         let _memory = shared.memory_for(sessions.caller(), UPLOAD_BYTES).await?;
-        while let Some((name, content)) = form.next_file(shared).await? {
+        while let Some((name, content)) = form.next_file(sessions).await? {
             let path = DataPath::relative(&name).map_err(bad_name)?;
             let existing = Existing::overwritten_if(form.condition != Condition::OnlyNew);
             let upload = Upload { path: path.clone(), content, existing };
@@ -142,7 +142,7 @@ pub(in crate::http) async fn post_to(
             target(&shared, path, Asked { headers: &headers, uri: &uri, any: None }).await?;
         let _memory = shared.memory_for(target.sessions.caller(), UPLOAD_BYTES).await?;
         let mut form = form(&headers, &body)?;
-        let (_, content) = form.next_file(&shared).await?.ok_or_else(no_file)?;
+        let (_, content) = form.next_file(&target.sessions).await?.ok_or_else(no_file)?;
         target.write(content).await?;
         Ok(pages::uploaded())
     };
@@ -185,7 +185,7 @@ impl Form {
     /// The next part that is a file: its name and its content.
     async fn next_file(
         &mut self,
-        shared: &Shared,
+        sessions: &Sessions,
     ) -> crate::error::Result<Option<(String, Content)>> {
         while let Some(field) = self.parts.next_field().await.map_err(bad_form)? {
             let name = field.file_name().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -197,7 +197,7 @@ impl Form {
                 while pieces.try_next().await?.is_some() {}
                 continue;
             };
-            let limit = shared.sessions.config().max_upload;
+            let limit = sessions.config().max_upload;
             return Ok(Some((name, limited(pieces, limit))));
         }
         Ok(None)

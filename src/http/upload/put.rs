@@ -36,7 +36,7 @@ pub(in crate::http) async fn put(
         let target =
             target(&shared, path, Asked { headers: &headers, uri: &uri, any: None }).await?;
         let _memory = shared.memory_for(target.sessions.caller(), UPLOAD_BYTES).await?;
-        let limit = shared.sessions.config().max_upload;
+        let limit = target.sessions.config().max_upload;
         check_length(&headers, limit)?;
         let content = limited(body.pieces().map_err(|_| broken_off()), limit);
         let uploaded = target.write(content).await?;
