@@ -43,6 +43,9 @@ impl<'a> Token<'a> {
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(NO_TOKEN)?;
         let (header, claims) = signed.split_once('.').ok_or(NO_TOKEN)?;
+        if claims.contains('.') {
+            return Err(NO_TOKEN);
+        }
         let Object(header) = decoded(header).ok_or(NO_TOKEN)?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| NO_TOKEN)?;
         if header.contains_key("crit") {

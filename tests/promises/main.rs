@@ -23,6 +23,7 @@ mod log;
 mod metrics;
 mod notebooks;
 mod npm_packages;
+mod oauth;
 mod operators;
 mod own_sessions;
 mod own_tools;

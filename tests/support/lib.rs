@@ -21,6 +21,7 @@ use std::{
 #[macro_use]
 mod calls;
 pub mod index;
+pub mod issuer;
 pub mod kubernetes;
 pub mod metrics;
 pub mod registry;
