@@ -223,6 +223,7 @@ gate() {
     prepare
     tests_of gate
     docker_stage 'official Python client, over stdio and HTTP' tests/clients/run.sh --one "$server"
+    docker_stage 'official clients that sign in' tests/clients/run.sh --oauth "$server"
     docker_stage 'the page in a browser' tests/browser/run.sh "$server"
     docker_stage 'Docker Compose, with the programs that are there' tests/compose/run.sh "$target/debug"
     docker_stage 'demo' env LLM_SANDBOX_BIN="$server" demo/run.sh --engine docker --yes

@@ -3,9 +3,10 @@
 # 2.x, MCP inspector, Python SDK. Then the official conformance suite, the notebook of a session under Jupyter's
 # nbformat, and, if it is installed in claude_code, Claude Code with a model that follows a script.
 #
-#   tests/clients/run.sh [--one] [server binary]     default: target/debug/llm-sandbox, built if it is missing
+#   tests/clients/run.sh [--one | --oauth] [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# --one runs only the Python SDK, over stdio and over HTTP.
+# --one runs only the Python SDK, over stdio and over HTTP. --oauth runs only the SDKs that sign in at an authorization
+# server (oauth/).
 #
 # SANDBOX_ENGINE=wasm, with SANDBOX_RUNTIME_DIR, selects the embedded engine. SANDBOX_ENGINE=kubernetes, with KUBECONFIG
 # and SANDBOX_KUBERNETES_NAMESPACE, selects pods; with TEST_REPLICAS=1 each server over HTTP is two servers, behind a
@@ -31,6 +32,7 @@ prepare_node() {
     [ "$(node --print 'parseInt(process.versions.node)')" -ge 20 ] ||
         die "Node.js is $(node --version); 20 or newer is needed."
     npm_ci "$here" 'the Node clients'
+    npm_ci "$here/oauth" 'an authorization server'
 }
 
 # The test uses the client of the demo. The stamp is written last, as in npm_ci.
@@ -59,7 +61,7 @@ write_server_command() {
             "${!SANDBOX_RUNTIME@}" "${!KUBECONFIG@}" "${!SANDBOX_KUBERNETES@}"; do
             printf 'export %s=%q\n' "$name" "${!name}"
         done
-        echo 'export SANDBOX_HTTP_PORT=0 SANDBOX_LOG_FILE='
+        echo 'export SANDBOX_HTTP_PORT="${SANDBOX_HTTP_PORT:-0}" SANDBOX_LOG_FILE='
         printf 'echo $$ >>%q\n' "$scratch/pids"
         printf 'exec %q "$@"\n' "$binary"
     } >"$scratch/llm-sandbox"
@@ -156,11 +158,15 @@ have_claude() { compgen -G "$claude/node_modules/@anthropic-ai/claude-code-*/cla
 checks() {
     local python=$venv/bin/python http_servers=() balancers=() lanes=() lane stdio http patient
     trap stop_http EXIT
-    start_http open
-    start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
-    stdio=(stdio "$scratch/llm-sandbox")
-    http=(http "$(<"$scratch/open.url")" "$(<"$scratch/guarded.url")")
-    if [ -n "$one" ]; then
+    if [ "$one" != oauth ]; then
+        start_http open
+        start_http guarded SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN,ben:$BEN_TOKEN"
+        stdio=(stdio "$scratch/llm-sandbox")
+        http=(http "$(<"$scratch/open.url")" "$(<"$scratch/guarded.url")")
+    fi
+    if [ "$one" = oauth ]; then
+        oauth
+    elif [ "$one" = one ]; then
         client 'Python, stdio' "$python" "$here/python_sdk.py" "${stdio[@]}" &
         lanes+=($!)
         client 'Python, HTTP' "$python" "$here/python_sdk.py" "${http[@]}" &
@@ -176,8 +182,30 @@ checks() {
     if [ "${SANDBOX_ENGINE:-docker}" = docker ]; then nothing_left 'None of their containers is left' containers; fi
 }
 
+# The SDKs' own flows of OAuth, with a server that accepts the tokens of a real authorization server. Shares the
+# variables of `checks`.
+oauth() {
+    local port waited=0
+    node "$here/oauth/issuer.mjs" >"$scratch/issuer" 2>"$scratch/issuer.log" &
+    balancers+=("$!")
+    until [ -s "$scratch/issuer" ]; do
+        if [ $((waited += 1)) -gt $((start_limit_s * 10)) ]; then
+            echo 'FAIL The authorization server starts'
+            sed 's/^/     /' "$scratch/issuer.log"
+            return
+        fi
+        sleep 0.1
+    done
+    port=$(free_port)
+    start_one oauth SANDBOX_HTTP_PORT="$port" SANDBOX_PUBLIC_URL="http://127.0.0.1:$port" SANDBOX_PRELOAD=none \
+        SANDBOX_OAUTH_ISSUER="$(<"$scratch/issuer")" SANDBOX_OAUTH_SCOPES=sandbox.use
+    client 'OAuth, TypeScript' node "$here/oauth/typescript.mjs" "$(<"$scratch/oauth.url")"
+    client 'OAuth, Python' "$python" "$here/oauth/python.py" "$(<"$scratch/oauth.url")"
+}
+
 # Two clients run at a time, beside those that only wait. Shares the variables of `checks`.
 all_clients() {
+    oauth
     # For runs that idle for a minute, all at the same time.
     start_http patient SANDBOX_AUTH_TOKENS="ann:$ANN_TOKEN" SANDBOX_EXEC_TIMEOUT_S=90 \
         SANDBOX_PRELOAD=none SANDBOX_POOL_SIZE=0 SANDBOX_MAX_SESSIONS=12
@@ -217,16 +245,18 @@ all_clients() {
 }
 
 one=''
-if [ "${1:-}" = --one ]; then
-    one=yes
-    shift
-fi
+case "${1:-}" in
+    --one | --oauth)
+        one=${1#--}
+        shift
+        ;;
+esac
 if [ $# -gt 1 ]; then
     usage
     exit 2
 fi
 prepare_server "$@"
-if [ -z "$one" ]; then prepare_node; fi
+if [ "$one" != one ]; then prepare_node; fi
 prepare_python
 
 scratch=$(mktemp -d)
