@@ -332,8 +332,16 @@ fn tell_of_serving(config: &Config, listener: &Listener, base: &str) {
     }
 }
 
-/// Why a server over HTTP must not start: it has no tokens, but a variable without effect that was meant to set some.
+/// Why a server over HTTP must not start: it cannot check access tokens, or has no tokens, but a variable without effect
+/// that was meant to set some.
 fn is_open_by_mistake(config: &Config) -> Option<String> {
+    if config.oauth().is_some() && !cfg!(feature = "oauth") {
+        return Some(
+            "this program was built without OAuth (SANDBOX_OAUTH_ISSUER): build it with \
+             `cargo build --release --features oauth`, or use the server's image"
+                .into(),
+        );
+    }
     if config.requires_auth() {
         return None;
     }
@@ -349,6 +357,9 @@ fn is_open_by_mistake(config: &Config) -> Option<String> {
 fn tell_of_ignored(config: &Config) {
     for Misspelt { name, meant } in &config.misspelt {
         tracing::warn!("{name} has no effect: here it is called {meant}");
+    }
+    if config.transport == Transport::Stdio && config.oauth_issuer.is_some() {
+        tracing::warn!("SANDBOX_OAUTH_ISSUER is ignored: access tokens are for MCP over HTTP");
     }
     for why in config.remarks.iter().cloned().chain(fuel_is_ignored(config)) {
         tracing::warn!("{why}");

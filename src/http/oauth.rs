@@ -69,7 +69,8 @@ fn complete(headers: &mut HeaderMap, base: &str, scopes: &[String]) {
     }
     let mut challenge = format!("{challenge}, resource_metadata=\"{base}{METADATA}/mcp\"");
     if !scopes.is_empty() {
-        challenge.push_str(&format!(", scope=\"{}\"", scopes.join(" ")));
+        let scope = format!(", scope=\"{}\"", scopes.join(" "));
+        challenge += &scope;
     }
     if let Ok(challenge) = HeaderValue::from_str(&challenge) {
         headers.insert(header::WWW_AUTHENTICATE, challenge);

@@ -30,6 +30,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    #[cfg(test)]
+    pub(super) fn of_test(settings: &OAuth, expires: f64) -> Self {
+        let principal = principal(&settings.issuer, "sub", "test");
+        Self { principal, role: Role::User, policy: None, issued: 0.0, expires }
+    }
+
     pub(super) fn is_valid_at(&self, now: f64) -> bool {
         now < self.expires + LEEWAY
     }
@@ -38,12 +44,12 @@ impl Identity {
 /// The claims of a token whose signature was checked.
 pub(super) struct Claims {
     claims: Map<String, Value>,
-    is_access_token: bool,
+    is_for_access: bool,
 }
 
 impl Claims {
     pub(super) fn of(token: &Token<'_>) -> Result<Self, Refused> {
-        Ok(Self { claims: token.claims()?, is_access_token: token.is_access_token })
+        Ok(Self { claims: token.claims()?, is_for_access: token.is_for_access })
     }
 
     /// Checks the claims.
@@ -102,9 +108,8 @@ impl Claims {
             })
         });
         // Older versions of an issuer write a nonce into access tokens, too, but no scope into ID tokens.
-        let is_from_login =
-            !self.is_access_token && has(&"nonce") && !SCOPES.iter().any(|name| has(name));
-        OF_OTHERS.iter().any(has) || (says_so && !self.is_access_token) || is_from_login
+        let is_from_login = !self.is_for_access && has(&"nonce") && !SCOPES.iter().any(has);
+        OF_OTHERS.iter().any(has) || (says_so && !self.is_for_access) || is_from_login
     }
 
     /// A claim by its name or, if there is none, by the names of objects with dots between them.
@@ -143,7 +148,7 @@ impl Claims {
 
 /// The caller with this value of a claim. The hash alone makes two callers different, and the same caller the same;
 /// what precedes it is for people who read the log.
-fn principal(issuer: &str, claim: &str, value: &str) -> Principal {
+pub(super) fn principal(issuer: &str, claim: &str, value: &str) -> Principal {
     let mut hash = Sha256::new();
     for part in [issuer, claim, value] {
         hash.update((part.len() as u64).to_be_bytes());

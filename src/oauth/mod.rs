@@ -37,13 +37,13 @@ const MAX_TOKEN: usize = 12 << 10;
 const LEEWAY: f64 = 30.0;
 
 /// The age of the keys from which a request has them fetched again, without waiting for that.
-const KEYS_FRESH: Duration = Duration::from_mins(10);
+const KEYS_FRESH: Duration = Duration::from_secs(10 * 60);
 
 /// The age of the keys from which a request waits until they are fetched.
-const KEYS_OLD: Duration = Duration::from_hours(1);
+const KEYS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// How long keys remain valid while the authorization server does not answer.
-const KEYS_LAST: Duration = Duration::from_hours(24);
+const KEYS_LAST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a request waits for keys.
 const PATIENCE: Duration = Duration::from_secs(5);

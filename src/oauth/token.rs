@@ -30,7 +30,7 @@ pub(super) struct Token<'a> {
     /// The name of the key that signed it.
     key: String,
     /// Whether the header says that it is an access token.
-    pub(super) is_access_token: bool,
+    pub(super) is_for_access: bool,
     signed: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
@@ -66,8 +66,8 @@ impl<'a> Token<'a> {
         }
         let key = header.get("kid").and_then(Value::as_str);
         let key = key.ok_or(Refused::Invalid("does not name its key (kid)"))?.to_owned();
-        let is_access_token = kind.ends_with("at+jwt");
-        Ok(Self { algorithm, key, is_access_token, signed, claims, signature })
+        let is_for_access = kind.ends_with("at+jwt");
+        Ok(Self { algorithm, key, is_for_access, signed, claims, signature })
     }
 
     /// Whether one of these keys may have signed it.
