@@ -10,6 +10,7 @@
 //! fetched remain valid for [`KEYS_LAST`] while the authorization server does not answer.
 
 mod claims;
+#[cfg_attr(not(feature = "oauth"), expect(dead_code, reason = "nothing fetches keys"))]
 mod keys;
 mod provider;
 mod token;

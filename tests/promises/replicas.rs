@@ -16,6 +16,7 @@ use tokio::{
 
 use support::{
     On, PATIENCE, Response, assert_fields, free_port,
+    issuer::Issuer,
     kubernetes::Cluster,
     name, text, until,
     web::{Caller, LEGACY, Web},
@@ -152,6 +153,38 @@ fn at(replica: &Replica, url: &str) -> String {
 
 async fn get(url: &str) -> Response {
     support::http("GET", url).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_with_access_tokens_finds_its_sessions_whichever_server_is_asked() {
+    let (deployment, issuer) = (Deployment::new(), Issuer::start().await);
+    let settings = [
+        ("SANDBOX_OAUTH_ISSUER", &*issuer.url),
+        ("SANDBOX_OAUTH_AUDIENCE", "https://sandbox.test"),
+    ];
+    let a = deployment.server_with(&settings).await;
+    let b = deployment.server_with(&settings).await;
+    let token = |subject: &str| issuer.token(&issuer.claims("https://sandbox.test", subject));
+    let (at_a, at_b) = (a.web.caller(Some(&token("ann"))), b.web.caller(Some(&token("ann"))));
+    let id = name("shared");
+    assert_eq!(cell(&at_a, &id, "x = 41").await["status"], "success");
+    let next = cell(&at_b, &id, "x + 1").await;
+    assert_eq!((&next["result"], &next["new_session"]), (&json!("42"), &Value::Null), "{next}");
+    assert_eq!(deployment.homes().len(), 1, "passed on");
+    at_b.upload(&id, "up.csv", b"1,2").await.ok();
+    let listed = at_b.call("list_artifacts", json!({ "session_id": id })).await.json;
+    for replica in [&a, &b] {
+        assert_eq!(get(&at(replica, &support::url_in(&listed, "up.csv"))).await.body, b"1,2");
+    }
+    // A server that passes a refusal on adds nothing to it.
+    let mut expired = issuer.claims("https://sandbox.test", "ann");
+    expired["exp"] = 1.into();
+    for replica in [&a, &b] {
+        let caller = replica.web.caller(Some(&issuer.token(&expired)));
+        let answer = caller.send("GET", &format!("/sessions/{id}"), &[], &[]).await;
+        let challenge = answer.header("www-authenticate").to_owned();
+        assert_eq!((answer.status, challenge.matches("resource_metadata").count()), (401, 1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

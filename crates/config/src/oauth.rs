@@ -48,7 +48,7 @@ pub struct ByClaim<T> {
 }
 
 impl<T> ByClaim<T> {
-    /// What a token gives whose claim has a value if `has` says so.
+    /// The thing that a token gives whose claim has a value if `has` says so.
     pub fn of(&self, has: impl Fn(&str, &str) -> bool) -> Option<&T> {
         let is = |value: &str| {
             value == ANY || self.claim.as_deref().is_some_and(|claim| has(claim, value))
@@ -186,24 +186,25 @@ pub(super) fn scopes(row: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
         scope.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
     };
     match scopes.iter().find(|scope| !is_scope(scope)) {
-        Some(wrong) => Err(vec![format!("{wrong:?} is not one of {}", row.form)]),
+        Some(wrong) => Err(vec![format!("{wrong:?} is no scope")]),
         None => Ok(scopes),
     }
 }
 
 /// Pairs `value=policy`, or names of policies that are the values of the claim themselves.
-pub(super) fn policies(row: &Row, value: &str) -> Result<Vec<(String, String)>, Mistaken> {
-    pairs(row, value, |policy| Some(policy.to_owned()))
+pub(super) fn policies(_: &Row, value: &str) -> Result<Vec<(String, String)>, Mistaken> {
+    pairs(value, "policy", |policy| Some(policy.to_owned()))
 }
 
 /// Pairs `value=role`, or names of roles that are the values of the claim themselves.
-pub(super) fn roles(row: &Row, value: &str) -> Result<Vec<(String, Role)>, Mistaken> {
-    pairs(row, value, |name| Role::ALL.into_iter().find(|role| role.as_str() == name))
+pub(super) fn roles(_: &Row, value: &str) -> Result<Vec<(String, Role)>, Mistaken> {
+    let kind = "role: user, operator or auditor";
+    pairs(value, kind, |name| Role::ALL.into_iter().find(|role| role.as_str() == name))
 }
 
 fn pairs<T>(
-    row: &Row,
     value: &str,
+    kind: &str,
     read: impl Fn(&str) -> Option<T>,
 ) -> Result<Vec<(String, T)>, Mistaken> {
     let (mut pairs, mut mistaken) = (vec![], vec![]);
@@ -213,7 +214,7 @@ fn pairs<T>(
         let (value, name) = (value.trim(), name.trim());
         match read(name).filter(|_| !value.is_empty() && !name.is_empty()) {
             Some(given) => pairs.push((value.to_owned(), given)),
-            None => mistaken.push(format!("{item:?} is not one of {}", row.form)),
+            None => mistaken.push(format!("{item:?} names no {kind}")),
         }
     }
     if mistaken.is_empty() { Ok(pairs) } else { Err(mistaken) }
@@ -277,22 +278,23 @@ mod tests {
     fn the_first_value_that_a_token_has_counts() {
         let settings = [
             ("SANDBOX_OAUTH_ROLE_CLAIM", "groups"),
-            ("SANDBOX_OAUTH_ROLES", "cn=ops,operator, x=auditor, auditor"),
+            ("SANDBOX_OAUTH_ROLES", "cn=ops=operator, x=auditor, auditor"),
         ];
         let roles = config(&settings).expect("valid").oauth().expect("an issuer").roles;
         let of = |values: &[&str]| {
             roles.of(|claim, value| claim == "groups" && values.contains(&value)).copied()
         };
-        assert_eq!(of(&["operator"]), Some(Role::Operator));
-        assert_eq!(of(&["x", "operator"]), Some(Role::Operator));
+        assert_eq!(of(&["cn=ops"]), Some(Role::Operator));
+        assert_eq!(of(&["x", "cn=ops"]), Some(Role::Operator));
+        assert_eq!(of(&["auditor"]), Some(Role::Auditor));
         assert_eq!(of(&["x"]), Some(Role::Auditor));
-        assert_eq!(of(&["user", "*"]), None);
+        assert_eq!(of(&["operator", "user", "*"]), None);
     }
 
     #[test]
     fn settings_that_contradict_each_other_are_mistakes() {
         for (settings, mistake) in [
-            (&[("SANDBOX_OAUTH_ROLES", "a=root")][..], "a=root"),
+            (&[("SANDBOX_OAUTH_ROLES", "a=root")][..], "names no role"),
             (&[("SANDBOX_OAUTH_ROLES", "a=operator")], "SANDBOX_OAUTH_ROLE_CLAIM names no claim"),
             (&[("SANDBOX_OAUTH_ROLE_CLAIM", "groups")], "no effect without SANDBOX_OAUTH_ROLES"),
             (&[("SANDBOX_OAUTH_POLICIES", "*=gold")], "there is no policy"),
