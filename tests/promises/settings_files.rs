@@ -214,7 +214,13 @@ async fn the_settings_file_of_the_page_for_teams_works_as_the_page_says() {
     let file = ["/etc/llm-sandbox", "/var/lib/llm-sandbox", "/var/log/llm-sandbox"]
         .iter()
         .fold(page, |text, path| text.replace(path, &here));
-    fs::write(at("config.yaml"), file).expect("written");
+    fs::write(at("config.yaml"), &file).expect("written");
+    let with_sign_on = of_page("docs/team.md", "auth:\n  oauth:");
+    let with_sign_on = file.replacen("auth:\n", &with_sign_on, 1);
+    fs::write(at("sign-on.yaml"), with_sign_on).expect("written");
+    let shown = shown(folder.path(), &at("sign-on.yaml")).await;
+    let issuer = shown.iter().find(|(key, _)| key == "auth.oauth.issuer").expect("a row");
+    assert!(issuer.1.contains("https://login.example.org/realms/team"), "{issuer:?}");
     let path = at("config.yaml").display().to_string();
     let mut check = program_with(folder.path(), &at("config.yaml"));
     let (code, out, err) = ended(check.args(["config", "check"])).await;

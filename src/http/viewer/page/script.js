@@ -154,7 +154,7 @@ function askForToken(path, show) {
     "form",
     { className: "note" },
     el("h1", {}, "Sign in"),
-    el("p", {}, "This server asks for a token. On its machine ", el("code", {}, "llm-sandbox token"), " prints it."),
+    el("p", {}, "This server asks for a token: the one that you were given, or an access token. On its machine ", el("code", {}, "llm-sandbox token"), " prints those that clients need."),
     el("p", { className: "muted" }, "With Docker Compose: ", el("code", {}, "docker compose exec sandbox llm-sandbox token")),
     wrong ? el("p", { role: "alert" }, "This server does not know that token.") : null,
     el("p", { className: "row" }, el("label", { htmlFor: "token" }, "Token"), name, input, el("button", {}, "Open")),
