@@ -20,6 +20,8 @@ pub(crate) struct Permissions {
     current: RwLock<Arc<Current>>,
 }
 
+type PoliciesByToken = HashMap<Principal, (f64, Option<String>)>;
+
 #[derive(Debug)]
 struct Current {
     callers: Callers,
@@ -27,7 +29,7 @@ struct Current {
     narrowed: HashMap<String, Arc<Config>>,
     oauth: Option<Arc<OAuth>>,
     /// The policies of callers by their newest access token, with the time at which it was issued.
-    by_token: Mutex<HashMap<Principal, (f64, Option<String>)>>,
+    by_token: Mutex<PoliciesByToken>,
 }
 
 /// A caller, with the role that its token gives it.
@@ -63,8 +65,13 @@ pub(crate) enum Unknown {
 }
 
 impl Current {
-    fn new(settings: &Config, server: &Config, oauth: Option<Arc<OAuth>>) -> Arc<Self> {
-        let (callers, by_token) = (settings.callers.clone(), Mutex::default());
+    fn new(
+        settings: &Config,
+        server: &Config,
+        oauth: Option<Arc<OAuth>>,
+        by_token: PoliciesByToken,
+    ) -> Arc<Self> {
+        let (callers, by_token) = (settings.callers.clone(), Mutex::new(by_token));
         Arc::new(Self { narrowed: callers.narrowed(server), callers, oauth, by_token })
     }
 
@@ -84,21 +91,26 @@ impl Current {
 impl Permissions {
     pub(crate) fn new(server: Arc<Config>) -> Self {
         let oauth = server.oauth().map(OAuth::new);
-        let current = RwLock::new(Current::new(&server, &server, oauth));
+        let current = RwLock::new(Current::new(&server, &server, oauth, HashMap::new()));
         Self { server, current }
     }
 
     /// Replaces the callers by those of these settings. Every access token is checked again.
     pub(crate) fn replace(&self, settings: &Config) {
-        let old = self.oauth();
-        let oauth = settings.oauth().map(|new| match old {
-            Some(old) if *old.settings() == new => {
-                old.forget_verified();
-                old
+        let old = self.current();
+        let is_same = |oauth: &&Arc<OAuth>| settings.oauth().as_ref() == Some(oauth.settings());
+        let (oauth, by_token) = match old.oauth.as_ref().filter(is_same) {
+            Some(oauth) => {
+                oauth.forget_verified();
+                (Some(oauth.clone()), old.by_token.lock().clone())
             }
-            _ => OAuth::new(new),
-        });
-        *self.current.write() = Current::new(settings, &self.server, oauth);
+            None => (settings.oauth().map(OAuth::new), HashMap::new()),
+        };
+        if let Some(oauth) = &oauth {
+            // The log says whether the keys can be fetched.
+            oauth.fetch();
+        }
+        *self.current.write() = Current::new(settings, &self.server, oauth, by_token);
     }
 
     /// The caller with this token.
@@ -113,8 +125,12 @@ impl Permissions {
         let oauth = current.oauth.as_ref().ok_or(Unknown::Token)?;
         let bearer = oauth.verify(token).map_err(Unknown::AccessToken)?;
         let mut by_token = current.by_token.lock();
-        let is_newest =
-            by_token.get(&bearer.principal).is_none_or(|(issued, _)| *issued <= bearer.issued);
+        // Of tokens that were issued in the same second, or whose time is unknown, the one that allows least counts.
+        let is_newest = by_token.get(&bearer.principal).is_none_or(|(issued, policy)| {
+            let rank = |policy: &Option<String>| oauth.rank(policy.as_deref());
+            let order = issued.total_cmp(&bearer.issued);
+            order.then_with(|| rank(policy).cmp(&rank(&bearer.policy))).is_le()
+        });
         if is_newest {
             if by_token.len() >= MAX_BY_TOKEN {
                 by_token.clear();

@@ -65,7 +65,8 @@ impl Claims {
             return invalid("is for another server (aud)");
         }
         let expires = self.time("exp")?.ok_or(Refused::Invalid("has no time of expiry (exp)"))?;
-        let issued = self.time("iat")?.unwrap_or_default();
+        // A time that is yet to come would make the token the newest for good.
+        let issued = self.time("iat")?.unwrap_or_default().min(now.floor());
         let begins = self.time("nbf")?.unwrap_or_default();
         if now >= expires + LEEWAY {
             return invalid("has expired (exp)");

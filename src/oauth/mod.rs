@@ -147,10 +147,16 @@ impl OAuth {
         {
             return Ok(known.clone());
         }
-        let token = Token::parse(token)?;
+        let parsed = Token::parse(token)?;
         let Fetched { keys, .. } = keys.ok_or(Refused::NoKeys)?;
-        token.check_signature(&keys)?;
-        let identity = Claims::of(&token)?.identity(&self.settings, now)?;
+        parsed.check_signature(&keys)?;
+        let identity = Claims::of(&parsed)?.identity(&self.settings, now)?;
+        let current = self.keys.read();
+        if !current.as_ref().is_some_and(|current| Arc::ptr_eq(&current.keys, &keys)) {
+            // The keys were replaced meanwhile, maybe because this token's was withdrawn.
+            drop(current);
+            return self.verify(token);
+        }
         let mut verified = self.verified.lock();
         if verified.len() >= MAX_VERIFIED {
             verified.retain(|_, known| known.is_valid_at(now));
@@ -214,6 +220,12 @@ impl OAuth {
             self.verified.lock().clear();
         }
         *keys = Some(Fetched { keys: new.into(), at: Instant::now() });
+    }
+
+    /// The place of a policy in the settings, which list those that allow least last.
+    pub(crate) fn rank(&self, policy: Option<&str>) -> Option<usize> {
+        let mut values = self.settings.policies.values.iter();
+        values.rposition(|(_, name)| Some(&**name) == policy)
     }
 
     /// The policy of a caller whose token was not seen yet: of those in the settings, the one that allows least.

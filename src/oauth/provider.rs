@@ -45,12 +45,11 @@ mod client {
     /// If there is no valid answer in time; the message is for the log.
     pub(in super::super) async fn fetch(settings: &OAuth) -> Result<Vec<Key>, String> {
         let fetching = async {
-            let client = client(settings)?;
             let url = match &settings.jwks_url {
                 Some(url) => url.clone(),
-                None => keys_url(&client, &settings.issuer).await?,
+                None => keys_url(settings).await?,
             };
-            let set = get(&client, &url).await?;
+            let set = get(settings, &url).await?;
             let keys = Key::all_in(&set).filter(|keys| !keys.is_empty());
             keys.ok_or_else(|| format!("{url}: has no key for RS256, PS256, ES256 or EdDSA"))
         };
@@ -60,15 +59,15 @@ mod client {
     }
 
     /// A new client each time: certificates may have changed, and connections are not needed for long.
-    fn client(settings: &OAuth) -> Result<Client, String> {
+    fn client(settings: &OAuth, url: &Url) -> Result<Client, String> {
         // The client comes without a provider of cryptography. An error means that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder()
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT);
-        if settings.issuer.starts_with("http:") {
-            // On this machine, where no proxy can reach it.
+        if url.scheme() == "http" {
+            // It is on this machine. A proxy would be asked in plain text, and could answer with keys of its own.
             client = client.no_proxy();
         }
         if let Some(path) = &settings.ca_file {
@@ -83,11 +82,11 @@ mod client {
     }
 
     /// The URL of the keys, by the metadata of the issuer.
-    async fn keys_url(client: &Client, issuer: &str) -> Result<String, String> {
+    async fn keys_url(settings: &OAuth) -> Result<String, String> {
         let mut failed = vec![];
-        for place in places(issuer) {
-            match get(client, &place).await {
-                Ok(metadata) if metadata["issuer"] != issuer => {
+        for place in places(&settings.issuer) {
+            match get(settings, &place).await {
+                Ok(metadata) if metadata["issuer"] != *settings.issuer => {
                     failed.push(format!("{place}: is of another issuer"));
                 }
                 Ok(metadata) => match metadata["jwks_uri"].as_str() {
@@ -115,12 +114,12 @@ mod client {
         places
     }
 
-    async fn get(client: &Client, url: &str) -> Result<Value, String> {
+    async fn get(settings: &OAuth, url: &str) -> Result<Value, String> {
         let told = |why: String| format!("{url}: {why}");
-        if !Url::parse(url).is_ok_and(|url| is_safe(&url)) {
-            return Err(told("is neither an https URL nor one of this machine".into()));
-        }
-        let request = client.get(url).header("Accept", "application/json");
+        let safe = Url::parse(url).ok().filter(is_safe);
+        let safe =
+            safe.ok_or_else(|| told("is neither an https URL nor one of this machine".into()))?;
+        let request = client(settings, &safe)?.get(safe).header("Accept", "application/json");
         let mut answer = request.send().await.map_err(|error| told(chain(&error.without_url())))?;
         if answer.status() != 200 {
             return Err(told(format!("answers {}", answer.status().as_u16())));

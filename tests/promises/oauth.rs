@@ -583,6 +583,44 @@ async fn claims_give_callers_their_policies_and_roles_and_the_settings_change_wh
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_caller_can_choose_between_the_policies_of_its_tokens() {
+    let issuer = Issuer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let web = team(&issuer, folder.path()).await;
+    let (same, none, to_come) = (json!(now()), Value::Null, json!(now() + 1_000_000_000));
+    for (subject, issued) in [("same", same), ("none", none), ("to-come", to_come)] {
+        let caller = |plan: &str| {
+            let changed =
+                json!({ "sub": subject, "iat": issued, "https://claims.test/plan": plan });
+            web.caller(Some(&issuer.token(&claims(&issuer, &changed))))
+        };
+        assert_eq!(timeout_of(&caller("paid")).await, "Default and limit: 9.", "{subject}");
+        for plan in ["basic", "paid"] {
+            assert_eq!(
+                timeout_of(&caller(plan)).await,
+                "Default and limit: 7.",
+                "{subject}, {plan}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_proxy_is_asked_for_keys_on_this_machine() {
+    let mut issuer = Issuer::start().await;
+    let keys = format!("{}/keys", issuer.url);
+    issuer.url = "https://issuer.test".into();
+    let settings = [
+        ("SANDBOX_OAUTH_JWKS_URL", &*keys),
+        ("HTTP_PROXY", "http://127.0.0.1:1"),
+        ("http_proxy", "http://127.0.0.1:1"),
+    ];
+    let web = start(&issuer, &settings).await;
+    let caller = bearer(&web, &issuer, "ann");
+    assert_eq!(caller.send("GET", "/sessions", &[], &[]).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_callers_sessions_belong_to_its_subject_alone_and_no_other_token_has_them() {
     let issuer = Issuer::start().await;
     let web = start(&issuer, &[]).await;
