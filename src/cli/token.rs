@@ -28,9 +28,10 @@ pub(super) fn token(inputs: &Inputs, name: Option<&str>) -> ExitCode {
 /// The advice if no token matches.
 fn none_found(tokens: &[(String, String)]) -> String {
     if tokens.is_empty() {
-        return "no tokens are set here. Set SANDBOX_AUTH_TOKENS_FILE or SANDBOX_AUTH_TOKENS as for \
-                the server: in the environment, in .env in this folder, or in the file named by \
-                --env-file. A server without either is open to everybody on its machine."
+        return "no tokens are set here in clear. Give the settings of the server: SANDBOX_AUTH_TOKENS_FILE or \
+                SANDBOX_AUTH_TOKENS in the environment, in .env in this folder or in the file named by \
+                --env-file, or the settings file by --config. A token given as sha256: cannot be printed. A server \
+                without tokens is open to everybody on its machine."
             .into();
     }
     let mut names: Vec<_> = tokens.iter().map(|(name, _)| &**name).collect();

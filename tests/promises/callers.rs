@@ -101,6 +101,28 @@ async fn uploads_over_http_are_limited_by_the_policy_of_their_caller() {
     }
 }
 
+#[tokio::test]
+async fn the_tokens_that_the_file_has_in_clear_are_printed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.yaml");
+    let digest = "sha256:".to_owned() + &"0".repeat(64);
+    fs::write(folder.path().join("bens"), "of-ben\n\nanother\n\n").expect("written");
+    let callers = format!(
+        "callers: [{{ name: ann, token: of-ann }}, {{ name: ben, token: 'file:bens' }}, {{ name: cat, token: '{digest}' }}]"
+    );
+    fs::write(&file, callers).expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let token = async |more: &[&str]| {
+        let mut command = support::program(folder.path(), &[("SANDBOX_CONFIG_FILE", file)]);
+        support::ended(command.arg("token").args(more)).await
+    };
+    let (code, out, _) = token(&[]).await;
+    assert_eq!((code, &*out), (Some(0), "of-ann\nof-ben\nanother\n"));
+    assert_eq!(token(&["ann"]).await.1, "of-ann\n");
+    let (code, _, err) = token(&["cat"]).await;
+    assert_eq!(code, Some(1), "{err}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_by_the_policy_of_their_caller() {
     let team = Team::start(&[]).await;

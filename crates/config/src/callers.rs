@@ -75,6 +75,8 @@ pub(super) type Policy = BTreeMap<String, Given>;
 pub(super) struct Caller {
     pub(super) principal: Principal,
     pub(super) tokens: Vec<Token>,
+    /// Those that the file has in clear, for users who may read it.
+    pub(super) clear: Vec<String>,
     pub(super) role: Role,
     pub(super) policy: Option<String>,
 }
@@ -99,7 +101,7 @@ impl Callers {
         policies: BTreeMap<String, Policy>,
     ) -> Result<Self, String> {
         let mut all = Self { tokens: tokens.clone(), policies, ..Self::default() };
-        for Caller { principal, tokens: own, role, policy } in callers {
+        for Caller { principal, tokens: own, role, policy, .. } in callers {
             if tokens.has(&principal) {
                 return Err(format!("callers: {principal} has a token in auth.tokens, too"));
             }
@@ -216,6 +218,10 @@ impl Config {
         }
         // Settings that the policy leaves out follow the maxima that it sets.
         let within = Limits::from(self).with_memory(narrow.memory_limit.min(self.memory_limit));
+        // The running server's maxima hold, although the file may have greater ones that need a restart.
+        narrow.memory_limit = narrow.memory_limit.min(self.memory_limit);
+        narrow.exec_timeout = narrow.exec_timeout.min(self.exec_timeout);
+        narrow.session_ttl = narrow.session_ttl.min(self.session_ttl);
         narrow.data_limit = narrow.data_limit.min(within.data);
         narrow.default_memory = narrow.default_memory.map(|it| it.min(narrow.memory_limit));
         narrow.default_data = narrow.default_data.map(|it| it.min(narrow.data_limit));

@@ -16,7 +16,8 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -77,6 +78,15 @@ const MODULE: &str = "`llm-sandbox runtime install` installs the modules of the 
 /// Second keys of settings.
 const ALIASES: [(&str, &str); 1] = [("sessions.default_memory_mb", "sandbox.default_memory_mb")];
 
+/// The prefix of a file with a secret.
+const FILE: &str = "file:";
+
+/// Bytes of such a file that are read, at most.
+const MAX_SECRETS: u64 = 1 << 20;
+
+/// The system's folder for settings.
+const SYSTEM: &str = "/etc";
+
 /// The section with the list of callers.
 const CALLERS: &str = "callers";
 
@@ -101,8 +111,12 @@ pub(super) fn find(named: Option<PathBuf>) -> Option<PathBuf> {
     }
     let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
-    let folders = [user, Some("/etc".into())];
-    folders.into_iter().flatten().map(|folder| folder.join(NAME)).find(|path| path.exists())
+    let folders = [user, Some(SYSTEM.into())];
+    let mut files = folders.into_iter().flatten().map(|folder| folder.join(NAME));
+    // The system's settings hold for all its users: whoever may not read them must learn that. A home folder may be one
+    // that the program's user has only by name.
+    let is_there = |path: &PathBuf| path.try_exists().unwrap_or(path.starts_with(SYSTEM));
+    files.find(is_there)
 }
 
 /// Reads the file. Adds errors to `mistakes`.
@@ -156,6 +170,15 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
         Some(_) => found.mistakes.push(format!("{shown}:1: is no mapping of sections")),
     }
     found.contents
+}
+
+/// An entry of the list of callers, as far as it was read.
+#[derive(Default)]
+struct CallerEntry {
+    name: Option<Principal>,
+    tokens: Vec<String>,
+    role: Role,
+    policy: Option<String>,
 }
 
 /// A part of the file.
@@ -267,72 +290,107 @@ impl Found<'_> {
             let line = item.referenced.line();
             match self.caller(item.value) {
                 Ok(caller) => self.contents.callers.push(caller),
-                Err(why) => self.mistake(line, &format!("{CALLERS}: {why}")),
+                Err(all) => {
+                    for why in all {
+                        self.mistake(line, &format!("{CALLERS}: {why}"));
+                    }
+                }
             }
         }
     }
 
-    fn caller(&self, node: Node) -> Result<Caller, String> {
+    /// A caller, or all mistakes in its entry.
+    fn caller(&self, node: Node) -> Result<Caller, Vec<String>> {
         let Node::Map(entries) = node else {
-            return Err("an entry is no mapping of name, token, role and policy".into());
+            return Err(vec!["an entry is no mapping of name, token, role and policy".into()]);
         };
-        let (mut name, mut tokens, mut role, mut policy) = (None, vec![], Role::default(), None);
+        let mut mistakes = vec![];
+        let has = |name: &str| entries.iter().any(|(key, _)| key.value == name);
+        let (has_name, has_token) = (has("name"), has("token"));
+        let mut caller = CallerEntry::default();
         for (key, node) in entries {
-            let is_token = key.value == "token";
-            let texts = match node.value {
-                Node::Text(text) => vec![text],
-                Node::List(items) if is_token => {
-                    let texts = items.into_iter().map(|item| match item.value {
-                        Node::Text(text) => Ok(text),
-                        _ => Err("a token is no text"),
-                    });
-                    texts.collect::<Result<_, _>>()?
+            mistakes.extend(self.read_of_caller(&mut caller, &key.value, node.value).err());
+        }
+        let CallerEntry { name, tokens: texts, role, policy } = caller;
+        if !has_name {
+            mistakes.push("a caller has no name".into());
+        }
+        let shown = name.as_ref().map_or("a caller", Principal::name);
+        if !has_token {
+            mistakes.push(format!("{shown} has no token"));
+        }
+        let tokens = texts.iter().map(|token| Token::parse_or_digest(token));
+        let tokens = tokens.collect::<Result<_, _>>().unwrap_or_else(|why| {
+            mistakes.push(format!("the token of {shown} {why}"));
+            vec![]
+        });
+        let clear = texts.into_iter().filter(|token| !Token::is_digest(token)).collect();
+        match name {
+            Some(principal) if mistakes.is_empty() => {
+                Ok(Caller { principal, tokens, clear, role, policy })
+            }
+            _ => Err(mistakes),
+        }
+    }
+
+    /// Reads one key of a caller's entry.
+    fn read_of_caller(
+        &self,
+        caller: &mut CallerEntry,
+        key: &str,
+        node: Node,
+    ) -> Result<(), String> {
+        let is_token = key == "token";
+        let texts = match node {
+            Node::Text(text) => vec![text],
+            Node::List(items) if is_token => {
+                let texts = items.into_iter().map(|item| match item.value {
+                    Node::Text(text) => Ok(text),
+                    _ => Err("a token is no text"),
+                });
+                texts.collect::<Result<_, _>>()?
+            }
+            _ => return Err(format!("{key} is no text")),
+        };
+        for text in texts {
+            let is_file = text.starts_with(FILE);
+            let text = resolved(is_token, text, self.path)?;
+            match key {
+                "name" => {
+                    let named = Principal::named(&text).filter(|it| *it != Principal::local());
+                    let named = named.ok_or_else(|| {
+                        format!(
+                            "{} is no name of a caller: 1 to 64 letters, digits, . _ and -, and not local",
+                            quoted(&text)
+                        )
+                    })?;
+                    if self.contents.callers.iter().any(|other| other.principal == named) {
+                        return Err(format!("{named} is listed twice"));
+                    }
+                    caller.name = Some(named);
                 }
-                _ => return Err(format!("{} is no text", key.value)),
-            };
-            for text in texts {
-                let text = resolved(is_token, text, self.path)?;
-                match &*key.value {
-                    "name" => {
-                        let named = Principal::named(&text).filter(|it| *it != Principal::local());
-                        name = Some(named.ok_or_else(|| {
-                            format!(
-                                "{} is no name of a caller: 1 to 64 letters, digits, . _ and -, and not local",
-                                quoted(&text)
-                            )
-                        })?);
-                    }
-                    "token" => tokens.push(text),
-                    "role" => {
-                        let known = Role::ALL.into_iter().find(|role| role.as_str() == text);
-                        role = known.ok_or_else(|| {
-                            format!("role {} is not user, operator or auditor", quoted(&text))
-                        })?;
-                    }
-                    "policy" if self.contents.policies.contains_key(&text) => policy = Some(text),
-                    "policy" => {
-                        return Err(format!("there is no policy {}", quoted(&text)));
-                    }
-                    other => {
-                        return Err(format!(
-                            "there is no key {}; the keys are name, token, role and policy",
-                            quoted(other)
-                        ));
-                    }
+                // Each line of a file is a token.
+                "token" if is_file => caller.tokens.extend(text.split(',').map(str::to_owned)),
+                "token" => caller.tokens.push(text),
+                "role" => {
+                    let known = Role::ALL.into_iter().find(|role| role.as_str() == text);
+                    caller.role = known.ok_or_else(|| {
+                        format!("role {} is not user, operator or auditor", quoted(&text))
+                    })?;
+                }
+                "policy" if self.contents.policies.contains_key(&text) => {
+                    caller.policy = Some(text);
+                }
+                "policy" => return Err(format!("there is no policy {}", quoted(&text))),
+                other => {
+                    return Err(format!(
+                        "there is no key {}; the keys are name, token, role and policy",
+                        quoted(other)
+                    ));
                 }
             }
         }
-        let principal = name.ok_or("a caller has no name")?;
-        if self.contents.callers.iter().any(|other| other.principal == principal) {
-            return Err(format!("{principal} is listed twice"));
-        }
-        let tokens = tokens.iter().map(|token| Token::parse_or_digest(token));
-        let tokens = tokens.collect::<Result<Vec<_>, _>>();
-        let tokens = tokens.map_err(|why| format!("the token of {principal} {why}"))?;
-        if tokens.is_empty() {
-            return Err(format!("{principal} has no token"));
-        }
-        Ok(Caller { principal, tokens, role, policy })
+        Ok(())
     }
 
     fn remark(&mut self, line: u64, what: &str) {
@@ -372,14 +430,17 @@ fn resolved(is_secret: bool, text: String, file: &Path) -> Result<String, String
     if let Some(name) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
         return std::env::var(name).map_err(|_| format!("the variable {name} is not set"));
     }
-    match text.strip_prefix("file:").filter(|_| is_secret) {
+    match text.strip_prefix(FILE).filter(|_| is_secret) {
         None => Ok(text),
         Some(path) => {
             // Relative to the file that names it: the server may start in any folder.
             let path = file.parent().unwrap_or(file).join(path);
-            let secret = fs::read_to_string(&path);
-            let secret = secret.map_err(|error| format!("{}: {error}", path.display()))?;
-            Ok(secret.lines().map(str::trim).collect::<Vec<_>>().join(","))
+            let mut secret = String::new();
+            let read = fs::File::open(&path)
+                .and_then(|file| file.take(MAX_SECRETS).read_to_string(&mut secret));
+            read.map_err(|error| format!("{}: {error}", path.display()))?;
+            let lines = secret.lines().map(str::trim).filter(|line| !line.is_empty());
+            Ok(lines.collect::<Vec<_>>().join(","))
         }
     }
 }
@@ -547,6 +608,18 @@ logging:
         ] {
             assert_eq!(values(text), Err(vec![format!("{PATH}:1: {why}")]));
         }
+    }
+
+    #[test]
+    fn all_mistakes_of_a_caller_are_told() {
+        let entry = "callers:\n  - { name: a b, role: king, policy: none, tokn: x }\n";
+        let mistakes = with_callers(entry).unwrap_err();
+        let told =
+            ["no name of a caller", "\"king\"", "no policy", "no key \"tokn\"", "has no token"];
+        for what in told {
+            assert!(mistakes.contains(what), "{what}: {mistakes}");
+        }
+        assert_eq!(mistakes.matches(":2: ").count(), told.len(), "{mistakes}");
     }
 
     fn with_callers(text: &str) -> Result<Config, String> {

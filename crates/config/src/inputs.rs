@@ -140,5 +140,10 @@ pub fn tokens_in_clear(inputs: &Inputs) -> Result<Vec<(String, String)>, Mistake
         return Err(Mistakes(values.mistakes));
     }
     let pairs = list.split(',').filter_map(|pair| pair.trim().split_once(':'));
-    Ok(pairs.map(|(name, token)| (name.to_owned(), token.to_owned())).collect())
+    let pairs = pairs.map(|(name, token)| (name.to_owned(), token.to_owned()));
+    let of_file = values.callers.into_iter().flat_map(|caller| {
+        let name = caller.principal.name().to_owned();
+        caller.clear.into_iter().map(move |token| (name.clone(), token))
+    });
+    Ok(pairs.chain(of_file).collect())
 }

@@ -179,7 +179,10 @@ impl Config {
         let computed = config.computed_defaults(&reader);
         let mut others = vec![];
         match Callers::new(&config.auth_tokens, callers, policies.clone()) {
-            Ok(callers) => config.callers = callers,
+            Ok(callers) => {
+                config.callers = callers;
+                others.extend(config.oauth_contradictions());
+            }
             Err(mistake) => others.push(mistake),
         }
         others.extend(config.contradictions());
@@ -439,7 +442,6 @@ impl Config {
                     .into(),
             );
         }
-        mistakes.extend(self.oauth_contradictions());
         let has_callers = !self.callers.is_empty() || self.oauth().is_some();
         for (set, other, is_missing) in [
             (table::SANDBOX_TLS_CERT.row, table::SANDBOX_TLS_KEY.row, self.tls_key.is_none()),
@@ -451,6 +453,11 @@ impl Config {
             }
         }
         let is_encrypted = self.tls_cert.is_some() || self.tls_key.is_some();
+        if is_encrypted && self.public_url.as_ref().is_some_and(|url| url.starts_with("http://")) {
+            mistakes.push(
+                "SANDBOX_PUBLIC_URL: begins with http://, and the server speaks HTTPS (SANDBOX_TLS_CERT)".into(),
+            );
+        }
         if has_callers
             && !self.http_host.is_loopback()
             && !is_encrypted

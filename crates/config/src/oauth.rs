@@ -8,6 +8,7 @@ use url::{Host, Url};
 use super::{
     Config, Transport,
     callers::Role,
+    parse::{NO_USER, has_user},
     setting::{Mistaken, Row},
 };
 
@@ -160,6 +161,9 @@ pub fn is_safe(url: &Url) -> bool {
 pub(super) fn safe_url(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     if value.is_empty() {
         return Ok(None);
+    }
+    if has_user(value) {
+        return Err(vec![NO_USER.into()]);
     }
     let is_right = |url: &Url| {
         is_safe(url)

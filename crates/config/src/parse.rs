@@ -140,6 +140,7 @@ pub(super) fn socket_address(row: &Row, value: &str) -> Result<Option<SocketAddr
 pub(super) fn archive(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     let is_bucket = |rest: &str| rest.split('/').next().is_some_and(|bucket| !bucket.is_empty());
     match value.split_once("://") {
+        Some(_) if has_user(value) => Err(vec![NO_USER.into()]),
         None => optional(row, value),
         Some(("s3", rest)) if is_bucket(rest) => Ok(Some(value.to_owned())),
         Some(_) => Err(is_not(row, value)),
@@ -251,10 +252,24 @@ pub(super) fn host_and_port(row: &Row, value: &str) -> Result<Option<String>, Mi
     if ok { optional(row, value) } else { Err(is_not(row, value)) }
 }
 
+/// The message about a URL with a user or a password, which it does not quote.
+pub(super) const NO_USER: &str = "has a user or password in the URL, which has no effect there";
+
+/// Whether a URL may have a user or a password.
+pub(super) fn has_user(url: &str) -> bool {
+    url.split("://")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next())
+        .is_some_and(|it| it.contains('@'))
+}
+
 /// Reads a URL, and removes its trailing slashes.
 pub(super) fn url(row: &Row, value: &str) -> Result<Option<String>, Mistaken> {
     if value.is_empty() {
         return Ok(None);
+    }
+    if has_user(value) {
+        return Err(vec![NO_USER.into()]);
     }
     let authority = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
     let ok = authority.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))

@@ -80,9 +80,15 @@ fn of(row: &Row) -> Value {
         Form::Number(min, max) | Form::Minutes(min, max) => {
             or_reference(json!({ "type": "number", "minimum": min, "maximum": max }))
         }
-        Form::OneOf(words) => or_reference(json!({ "enum": words })),
+        Form::OneOf(words) => {
+            // YAML has a type for these two words.
+            let switches = [true, false].map(Value::from).into_iter();
+            let switches = switches.filter(|it| words.contains(&&*it.to_string()));
+            let all = words.iter().map(|word| Value::from(*word)).chain(switches);
+            or_reference(json!({ "enum": all.collect::<Vec<_>>() }))
+        }
         Form::List(..) | Form::Secrets(_) => json!([text, { "type": "array", "items": item }]),
-        Form::Secret(_) | Form::Words(_) => json!([{ "type": ["string", "number"] }]),
+        Form::Secret(_) | Form::Words(_) => json!([item]),
     };
     let mut schema = Map::new();
     schema.insert("description".into(), format!("{} ({})", row.description, row.name).into());
@@ -91,4 +97,28 @@ fn of(row: &Row) -> Value {
         schema.insert("default".into(), row.default.into());
     }
     schema.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_may_be_a_word_or_what_yaml_makes_of_it() {
+        for row in table::rows() {
+            let words: Vec<_> = of(row)["anyOf"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|form| form["enum"].as_array().cloned())
+                .flatten()
+                .collect();
+            for word in ["true", "false"] {
+                let switch: Value = serde_json::from_str(word).expect("a switch");
+                let has = |value: &Value| words.contains(value);
+                assert_eq!(has(&word.into()), has(&switch), "{}", row.key);
+            }
+        }
+        assert!(schema()["properties"]["runtimes"].to_string().contains("true,false"));
+    }
 }

@@ -80,7 +80,7 @@ fn read(path: &Path) -> io::Result<String> {
     let mode = file.metadata()?.permissions().mode();
     if mode & NOT_ALLOWED != 0 {
         return Err(io::Error::other(format!(
-            "others can read it or write to it (mode {:o}): `chmod 600` it",
+            "others can read it or write to it (mode {:o}): `chmod g-w,o=` it",
             mode & 0o777
         )));
     }

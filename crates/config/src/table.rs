@@ -379,9 +379,10 @@ settings! {
             "false", OneOf(&["true", "false"]), word,
         );
         /// Clients and their tokens: name:token,... with visible ASCII in the tokens. `openssl rand -hex 32` makes a
-        /// good one. Sessions belong to the name that created them; several tokens may have one name. Must be set if
-        /// SANDBOX_HTTP_HOST is not a loopback address. Without it clients on this machine need no token; over stdio,
-        /// only the URLs that the server has given out grant access then.
+        /// good one. Sessions belong to the name that created them; several tokens may have one name. If
+        /// SANDBOX_HTTP_HOST is not a loopback address, these, callers of the settings file or SANDBOX_OAUTH_ISSUER must
+        /// be set. Without any, clients on this machine need no token; over stdio, only the URLs that the server has
+        /// given out grant access then.
         auth_tokens: Tokens = SANDBOX_AUTH_TOKENS["auth.tokens"]("", Secrets("name:token pairs"), tokens);
         /// File with such pairs, separated by commas or line breaks, used if SANDBOX_AUTH_TOKENS is not set. If it
         /// does not exist, it is created with one random token for the name me, which `llm-sandbox token` prints.
@@ -480,7 +481,7 @@ settings! {
         /// console, for people, or json, one object per line.
         log_format: LogFormat = SANDBOX_LOG_FORMAT["logging.format"]("console", OneOf(&["console", "json"]), word);
         /// true counts calls, runs and bytes by caller, too. Callers with a token are named; all others are `other`.
-        /// Only the token of SANDBOX_METRICS_TOKEN, operators and auditors can read these metrics (docs/metrics.md).
+        /// Only the token of SANDBOX_METRICS_TOKEN and auditors can read these metrics; without that token also operators.
         metrics_callers: bool = SANDBOX_METRICS_CALLERS["metrics.callers"]("false", OneOf(&["true", "false"]), word);
         /// Collector of OpenTelemetry that gets a span for each call, run and start of a sandbox, by OTLP over HTTP:
         /// a URL such as http://collector:4318, to which /v1/traces is appended. The variables OTEL_* set the rest,
