@@ -224,7 +224,8 @@ fn reload(new: &Config, sessions: &Sessions) {
     let text = |config: &Config, row: &Row| config.given.get(row.name).map(|it| it.text.clone());
     let needs_restart = |row: &&Row| !row.key.starts_with("auth.oauth.");
     let is_other = |row: &&Row| needs_restart(row) && text(new, row) != text(old, row);
-    let others: Vec<_> = table::rows().filter(is_other).map(|row| row.name).collect();
+    let shown = |row: &Row| format!("{} ({})", row.key, row.name);
+    let others: Vec<_> = table::rows().filter(is_other).map(shown).collect();
     if !others.is_empty() {
         tracing::warn!("these settings have changed and need a restart: {}", others.join(", "));
     }

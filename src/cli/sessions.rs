@@ -118,7 +118,9 @@ async fn list(client: &Client<'_>, as_json: bool) -> Result<(), String> {
 async fn end(client: &Client<'_>, caller: &str, session: &str) -> Result<(), String> {
     let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
     let path = format!("/sessions/{}?caller={}", encoded(session), encoded(caller));
-    ask(client, Method::DELETE, &path).await.map(drop)
+    ask(client, Method::DELETE, &path).await?;
+    print_line!("The session {} of {} has ended.", printable(session), printable(caller));
+    Ok(())
 }
 
 /// The body of a successful answer.
@@ -130,14 +132,15 @@ async fn ask(client: &Client<'_>, method: Method, path: &str) -> Result<String, 
     if status.is_success() {
         return Ok(body);
     }
-    let body: Value = serde_json::from_str(&body).unwrap_or_default();
+    let parsed: Value = serde_json::from_str(&body).unwrap_or_default();
+    let message = parsed["message"].as_str().unwrap_or(&body);
     let advice = match status {
         StatusCode::UNAUTHORIZED => {
             " Set LLM_SANDBOX_TOKEN to the token of an operator, or give --token-file."
         }
         _ => "",
     };
-    Err(format!("{}{advice}", text(&body["message"])))
+    Err(format!("{status}: {}{advice}", printable(message)))
 }
 
 /// A text of the server for a terminal.

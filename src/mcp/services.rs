@@ -32,6 +32,9 @@ pub(super) fn by_url(context: &RequestContext<RoleServer>, name: &str) -> Option
 /// Parameters that the URL of a client may have.
 pub(super) const KNOWN_IN_URL: [&str; 3] = ["workspace", "toolsets", "inline_images"];
 
+/// Names of clients that have not introduced themselves: rmcp's, and that of `http::outlived`.
+const MADE_UP: [&str; 2] = ["rmcp", "unknown"];
+
 /// Characters that are stored of a client's name and version, each.
 const MAX_CLIENT_CHARS: usize = 60;
 
@@ -111,7 +114,10 @@ impl Services {
 
 /// The name and version of the client's program, as it says.
 fn client(context: &RequestContext<RoleServer>) -> Option<Arc<str>> {
-    let of_peer = || Some(context.peer.peer_info()?.client_info.clone());
+    let of_peer = || {
+        let peer = context.peer.peer_info()?.client_info.clone();
+        (!MADE_UP.contains(&&*peer.name)).then_some(peer)
+    };
     let Implementation { name, version, .. } = context.meta.client_info().or_else(of_peer)?;
     let shown = |text: &str| printable(text).chars().take(MAX_CLIENT_CHARS).collect::<String>();
     Some(format!("{} {}", shown(&name), shown(&version)).trim().into())

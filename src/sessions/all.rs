@@ -1,13 +1,19 @@
 //! The sessions of all callers, for operators: live ones, and those that are in the state folder or in the archive.
 
+use std::time::Duration;
+
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use model::{Principal, SessionId, SessionKey};
+use tokio::time::timeout;
 
 use super::{Live, SessionInfo, Sessions, saved::SavedRecord};
 
 /// Maximum number of agents that are asked for their resources at a time.
 const ASKED_AT_ONCE: usize = 32;
+
+/// Longest time for which agents are asked.
+const ASKED_FOR: Duration = Duration::from_secs(2);
 
 /// The sessions of all callers.
 #[derive(Clone, Copy)]
@@ -46,7 +52,10 @@ impl AllSessions<'_> {
             .collect();
         all.sort_by(|(a, one), (b, other)| (a.name(), &one.id).cmp(&(b.name(), &other.id)));
         let asked = stream::iter(&all);
-        asked.for_each_concurrent(ASKED_AT_ONCE, |(_, info)| info.history.renew_resources()).await;
+        let asked =
+            asked.for_each_concurrent(ASKED_AT_ONCE, |(_, info)| info.history.renew_resources());
+        // Those that were not asked in time have their last report.
+        let _ = timeout(ASKED_FOR, asked).await;
         all
     }
 

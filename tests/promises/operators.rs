@@ -107,6 +107,8 @@ async fn an_operator_lists_and_ends_sessions_of_all_and_reads_nothing_in_them() 
     }
     let (own, hers) = (format!("/sessions/{session}"), format!("/sessions/{session}?caller=ben"));
     assert_eq!(olga.send("DELETE", &own, &[], &[]).await.status, 404);
+    let of_nobody = format!("/sessions/{session}?all");
+    assert_eq!(olga.send("DELETE", &of_nobody, &[], &[]).await.status, 400);
     assert_eq!(ben.send("DELETE", &hers, &[], &[]).await.status, 403);
     assert_eq!(olga.send("DELETE", &hers, &[], &[]).await.status, 204);
     assert_eq!(olga.send("DELETE", &hers, &[], &[]).await.status, 404);

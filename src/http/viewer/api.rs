@@ -75,7 +75,7 @@ pub(in crate::http) async fn list(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response> {
-    if OfOthers::of(&uri) == Some(OfOthers::All) {
+    if OfOthers::of(&uri).is_some() {
         return Ok(reply(StatusCode::OK, &operators::list(&shared, &headers).await?));
     }
     let caller = shared.viewers.permitted(&headers, Right::OwnSessions)?;
@@ -194,9 +194,16 @@ pub(in crate::http) async fn end(
     headers: HeaderMap,
 ) -> Result<StatusCode> {
     let id = session(id, &shared, &headers)?;
-    if let Some(OfOthers::Caller(caller)) = OfOthers::of(&uri) {
-        operators::end(&shared, &headers, (&caller, &id)).await?;
-        return Ok(StatusCode::NO_CONTENT);
+    match OfOthers::of(&uri) {
+        Some(OfOthers::Caller(caller)) => {
+            operators::end(&shared, &headers, (&caller, &id)).await?;
+            return Ok(StatusCode::NO_CONTENT);
+        }
+        Some(OfOthers::All) => {
+            let why = "Say whose session it is: /sessions/{session}?caller=NAME.";
+            return Err(ApiError::bad_request(why));
+        }
+        None => {}
     }
     let asked = Asked { headers: &headers, uri: &uri, any: None };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;

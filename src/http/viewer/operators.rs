@@ -55,12 +55,10 @@ impl OfOthers {
         if !uri.path().starts_with("/sessions") {
             return None;
         }
-        let mut pairs = form_urlencoded::parse(uri.query()?.as_bytes());
-        pairs.find_map(|(name, value)| match &*name {
-            ALL => Some(Self::All),
-            CALLER => Some(Self::Caller(value.into_owned())),
-            _ => None,
-        })
+        let pairs = || form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        let caller = pairs().find(|(name, _)| name == CALLER);
+        let caller = caller.map(|(_, value)| Self::Caller(value.into_owned()));
+        caller.or_else(|| pairs().any(|(name, _)| name == ALL).then_some(Self::All))
     }
 }
 
@@ -181,6 +179,9 @@ pub(super) async fn end(
     let sessions = shared.sessions.seen_by(operator.principal);
     let entry = audited::begin(&sessions, audited::END, Some(id), Some(caller))?;
     let closed = of.close(id).await;
+    if closed.is_ok() {
+        tracing::info!(session_id = %id, client = caller, by = sessions.caller().name(), "an operator has ended a session");
+    }
     if let Some(entry) = entry {
         entry.end(closed.as_ref().map_or_else(crate::error::Error::code, |()| "ok"));
     }

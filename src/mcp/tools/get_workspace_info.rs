@@ -181,6 +181,17 @@ fn output() -> Value {
         }),
         &["run_id", "language", "status", "code"],
     );
+    let resources = object(
+        json!({
+            "memory_bytes": number(),
+            "memory_peak_bytes": number(),
+            "memory_limit_bytes": number(),
+            "cpu_seconds": { "type": "number", "minimum": 0 },
+            "disk_bytes": number(),
+            "disk_limit_bytes": number(),
+        }),
+        &["memory_limit_bytes", "disk_limit_bytes"],
+    );
     object(
         json!({
             "session_id": session_of_result(),
@@ -213,11 +224,7 @@ fn output() -> Value {
                 "description": "The last 20 runs, oldest first.",
                 "items": run,
             },
-            "resources": {
-                "type": "object",
-                "description": "Of the whole sandbox, so far.",
-                "additionalProperties": { "type": "number" },
-            },
+            "resources": resources,
             "files": object(json!({ "count": number(), "bytes": number() }), &["count", "bytes"]),
             "notes": notes(),
         }),

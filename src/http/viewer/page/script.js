@@ -172,8 +172,9 @@ function askForToken(path, show) {
 }
 
 async function refused(response) {
-  const { error } = await response.json().catch(() => ({}));
+  const { error, message } = await response.json().catch(() => ({}));
   const texts = {
+    forbidden: ["This token may not open this page", message],
     url_expired: ["This link has expired", "Ask for a new one, or open the list of sessions."],
     not_found: ["There is no such session", "It was closed, or was unused for too long. Its files are gone."],
   };
