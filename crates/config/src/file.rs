@@ -10,9 +10,13 @@
 //!   tokens: file:/run/secrets/tokens
 //! ```
 //!
+//! Callers are read in [`callers`].
+//!
 //! A value becomes the text that the setting's variable would have: a list with the setting's separator, a number under
 //! a key that ends with `_mb` with this unit. `${NAME}` stands for an environment variable, `file:PATH` for a secret in a
 //! file.
+
+mod callers;
 
 use std::{
     collections::BTreeMap,
@@ -21,10 +25,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::{
-    Principal,
-    text::{nearest, quoted},
-};
+use model::text::nearest;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -32,8 +33,7 @@ use serde::{
 use serde_saphyr::Spanned;
 
 use super::{
-    auth::Token,
-    callers::{Caller, Policy, Role, rows_in_policies},
+    callers::{Caller, Policy, rows_in_policies},
     given::{Given, Source},
     setting::Row,
     table,
@@ -172,15 +172,6 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
     found.contents
 }
 
-/// An entry of the list of callers, as far as it was read.
-#[derive(Default)]
-struct CallerEntry {
-    name: Option<Principal>,
-    tokens: Vec<String>,
-    role: Role,
-    policy: Option<String>,
-}
-
 /// A part of the file.
 #[derive(Debug)]
 enum Node {
@@ -274,123 +265,6 @@ impl Found<'_> {
             }
             self.contents.policies.insert(name.value, values);
         }
-    }
-
-    /// Reads the callers, after the policies.
-    fn read_callers(&mut self, key: &Spanned<String>, node: Node) {
-        let items = match node {
-            Node::List(items) => items,
-            Node::Text(text) if text.is_empty() => return,
-            _ => {
-                let why = format!("{CALLERS}: is not a list");
-                return self.mistake(key.referenced.line(), &why);
-            }
-        };
-        for item in items {
-            let line = item.referenced.line();
-            match self.caller(item.value) {
-                Ok(caller) => self.contents.callers.push(caller),
-                Err(all) => {
-                    for why in all {
-                        self.mistake(line, &format!("{CALLERS}: {why}"));
-                    }
-                }
-            }
-        }
-    }
-
-    /// A caller, or all mistakes in its entry.
-    fn caller(&self, node: Node) -> Result<Caller, Vec<String>> {
-        let Node::Map(entries) = node else {
-            return Err(vec!["an entry is no mapping of name, token, role and policy".into()]);
-        };
-        let mut mistakes = vec![];
-        let has = |name: &str| entries.iter().any(|(key, _)| key.value == name);
-        let (has_name, has_token) = (has("name"), has("token"));
-        let mut caller = CallerEntry::default();
-        for (key, node) in entries {
-            mistakes.extend(self.read_of_caller(&mut caller, &key.value, node.value).err());
-        }
-        let CallerEntry { name, tokens: texts, role, policy } = caller;
-        if !has_name {
-            mistakes.push("a caller has no name".into());
-        }
-        let shown = name.as_ref().map_or("a caller", Principal::name);
-        if !has_token {
-            mistakes.push(format!("{shown} has no token"));
-        }
-        let tokens = texts.iter().map(|token| Token::parse_or_digest(token));
-        let tokens = tokens.collect::<Result<_, _>>().unwrap_or_else(|why| {
-            mistakes.push(format!("the token of {shown} {why}"));
-            vec![]
-        });
-        let clear = texts.into_iter().filter(|token| !Token::is_digest(token)).collect();
-        match name {
-            Some(principal) if mistakes.is_empty() => {
-                Ok(Caller { principal, tokens, clear, role, policy })
-            }
-            _ => Err(mistakes),
-        }
-    }
-
-    /// Reads one key of a caller's entry.
-    fn read_of_caller(
-        &self,
-        caller: &mut CallerEntry,
-        key: &str,
-        node: Node,
-    ) -> Result<(), String> {
-        let is_token = key == "token";
-        let texts = match node {
-            Node::Text(text) => vec![text],
-            Node::List(items) if is_token => {
-                let texts = items.into_iter().map(|item| match item.value {
-                    Node::Text(text) => Ok(text),
-                    _ => Err("a token is no text"),
-                });
-                texts.collect::<Result<_, _>>()?
-            }
-            _ => return Err(format!("{key} is no text")),
-        };
-        for text in texts {
-            let is_file = text.starts_with(FILE);
-            let text = resolved(is_token, text, self.path)?;
-            match key {
-                "name" => {
-                    let named = Principal::named(&text).filter(|it| *it != Principal::local());
-                    let named = named.ok_or_else(|| {
-                        format!(
-                            "{} is no name of a caller: 1 to 64 letters, digits, . _ and -, and not local",
-                            quoted(&text)
-                        )
-                    })?;
-                    if self.contents.callers.iter().any(|other| other.principal == named) {
-                        return Err(format!("{named} is listed twice"));
-                    }
-                    caller.name = Some(named);
-                }
-                // Each line of a file is a token.
-                "token" if is_file => caller.tokens.extend(text.split(',').map(str::to_owned)),
-                "token" => caller.tokens.push(text),
-                "role" => {
-                    let known = Role::ALL.into_iter().find(|role| role.as_str() == text);
-                    caller.role = known.ok_or_else(|| {
-                        format!("role {} is not user, operator or auditor", quoted(&text))
-                    })?;
-                }
-                "policy" if self.contents.policies.contains_key(&text) => {
-                    caller.policy = Some(text);
-                }
-                "policy" => return Err(format!("there is no policy {}", quoted(&text))),
-                other => {
-                    return Err(format!(
-                        "there is no key {}; the keys are name, token, role and policy",
-                        quoted(other)
-                    ));
-                }
-            }
-        }
-        Ok(())
     }
 
     fn remark(&mut self, line: u64, what: &str) {
@@ -508,7 +382,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+    use crate::{Config, Role};
 
     const PATH: &str = "/etc/llm-sandbox/config.yaml";
 
