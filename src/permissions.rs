@@ -125,7 +125,7 @@ impl Permissions {
         let oauth = current.oauth.as_ref().ok_or(Unknown::Token)?;
         let bearer = oauth.verify(token).map_err(Unknown::AccessToken)?;
         let mut by_token = current.by_token.lock();
-        // Of tokens that were issued in the same second, or whose time is unknown, the one that allows least counts.
+        // The token that allows least counts, of those that were issued in the same second or whose time is unknown.
         let is_newest = by_token.get(&bearer.principal).is_none_or(|(issued, policy)| {
             let rank = |policy: &Option<String>| oauth.rank(policy.as_deref());
             let order = issued.total_cmp(&bearer.issued);

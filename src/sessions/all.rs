@@ -1,6 +1,6 @@
 //! The sessions of all callers, for operators: live ones, and those that are in the state folder or in the archive.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -34,13 +34,10 @@ impl AllSessions<'_> {
     pub(crate) async fn live(self) -> Vec<(Principal, SessionInfo)> {
         let handles: Vec<_> = {
             let registry = self.0.host.registry();
-            let callers = registry.callers();
             let of = |caller: Principal| {
                 registry.of(&caller).cloned().map(|it| (caller.clone(), it)).collect::<Vec<_>>()
             };
-            let mut callers: Vec<_> = callers.collect();
-            callers.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-            callers.dedup();
+            let callers: HashSet<_> = registry.callers().collect();
             callers.into_iter().flat_map(of).collect()
         };
         let mut all: Vec<_> = handles

@@ -224,7 +224,7 @@ callers:
         assert_eq!(names("secret-olga").await, named, "{setting}");
         assert_eq!(names("secret-rita").await, named, "{setting}");
     }
-    // Nobody is listed: there is no name to learn.
+    // The settings list no caller, so there is no name to learn.
     let web = Web::start(On::Local, &[BY_CALLER]).await;
     web.caller(None).run(&name("open"), "1").await;
     let metrics = Metrics::of(&web).await;

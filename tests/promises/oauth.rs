@@ -154,7 +154,7 @@ async fn every_form_of_a_valid_token_is_accepted() {
         with(issuer.signer.jwk("first"), &[("alg", json!("ES256")), ("use", json!("sig"))]),
         with(rsa.jwk("rsa"), &[("key_ops", json!(["verify"]))]),
         ed.jwk("ed"),
-        // Of two keys with one name the right one counts.
+        // The key that signed the token counts, of two with one name.
         other.jwk("ed"),
     ]);
     let web = start(&issuer, &[]).await;

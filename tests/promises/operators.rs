@@ -66,7 +66,7 @@ async fn a_session_reports_the_resources_that_it_has_used(on: On) {
     for limit in ["memory_limit_bytes", "disk_limit_bytes"] {
         assert!(figure(&after, limit).expect("known") > 1e6, "{after}");
     }
-    // Of plain processes, the kernel counts the memory and files of the whole machine.
+    // The kernel counts memory and files of the whole machine for plain processes.
     if on.is_plain() {
         assert_eq!(after.get("memory_bytes"), None, "{after}");
         return;
