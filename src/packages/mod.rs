@@ -313,6 +313,7 @@ fn fetcher(bytes: u64) -> Spec {
         saved_as: None,
         hold: None,
         caller: None,
+        datasets: vec![],
         purpose: Purpose::Fetcher,
     }
 }

@@ -112,7 +112,7 @@ fn kept_output_is_seen_nowhere() {
     let mut agent = Agent::start();
     run(&mut agent, 1, "print('x' * 2000)");
     assert_eq!(fs::read_dir(agent.folder.path().join("data")).unwrap().count(), 0);
-    let (_, listed) = agent.ask(2, &List { after: None }, b"").unwrap();
+    let (_, listed) = agent.ask(2, &List { after: None, within: None }, b"").unwrap();
     assert_eq!(listed, b"[]");
     // Programs do not inherit it, either. The folder's own descriptor is closed when its link is read.
     let code = "import os\nfor fd in os.listdir('/proc/self/fd'):\n\

@@ -61,13 +61,14 @@ pub mod wasm;
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use config::Config;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use link::Stream;
-use model::{OwnSettings, SessionId, SessionKey, World};
+use model::{Dataset, OwnSettings, SessionId, SessionKey, World};
 pub use sandbox_container::{Limits, SETTLING};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -154,6 +155,8 @@ pub struct Spec {
     pub hold: Option<Duration>,
     /// The caller of the session, if several servers share their callers and the session already has one.
     pub caller: Option<CallerKey>,
+    /// The datasets that the sandbox can read.
+    pub datasets: Vec<Arc<Dataset>>,
     /// The task of the sandbox.
     pub purpose: Purpose,
 }
@@ -188,6 +191,7 @@ impl Spec {
             saved_as: None,
             hold: None,
             caller: None,
+            datasets: vec![],
             purpose: Purpose::Session,
         }
     }
@@ -208,6 +212,12 @@ impl Spec {
     #[must_use]
     pub fn of_caller(self, caller: Option<CallerKey>) -> Self {
         Self { caller, ..self }
+    }
+
+    /// Sets the datasets that the sandbox can read.
+    #[must_use]
+    pub fn with_datasets(self, datasets: Vec<Arc<Dataset>>) -> Self {
+        Self { datasets, ..self }
     }
 }
 

@@ -163,7 +163,7 @@ impl Link {
         let mut all: Vec<FileEntry> = vec![];
         for _ in 0..MAX_PAGES {
             let after = all.last().map(|entry| entry.path.clone());
-            let (done, body) = self.call(&List { after }, Bytes::new()).await?;
+            let (done, body) = self.call(&List { after, within: None }, Bytes::new()).await?;
             let page: Vec<FileEntry> = parse(&self.closed, &body)?;
             if done.more && page.is_empty() {
                 return Err(self.broken("an empty page that is not the last"));

@@ -3,6 +3,7 @@
 //!
 //! - [`SessionId`], [`RunId`], [`Principal`], [`SessionKey`]: the names of sessions, runs and callers.
 //! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
+//! - [`Dataset`]: data of the operator that sandboxes can read.
 //! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
 //! - [`OwnSettings`], [`Lost`]: a session's own settings, and why a session was lost.
 //! - [`SessionRecord`], [`WorkspaceId`]: what a later server needs to know of a session.
@@ -10,6 +11,7 @@
 
 pub mod artifact;
 mod caller;
+mod dataset;
 mod ids;
 mod outcome;
 pub mod package;
@@ -21,6 +23,7 @@ mod world;
 pub use self::{
     artifact::{Artifact, DataPath, Existing, InvalidPath},
     caller::Principal,
+    dataset::{DATASETS_DIR, Dataset, DatasetName, DatasetSource, InvalidDatasetName},
     ids::{InvalidSessionId, RunId, SessionId},
     outcome::{CellStatus, Outcome, Output},
     record::{SessionRecord, WorkspaceId},

@@ -185,6 +185,7 @@ fn canary_spec(limits: &Limits) -> Spec {
         saved_as: None,
         hold: None,
         caller: None,
+        datasets: vec![],
         purpose: Purpose::Session,
     }
 }

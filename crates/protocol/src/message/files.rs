@@ -68,7 +68,7 @@ pub struct PackagePiece {
 /// Reads a piece of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Get {
-    /// Relative to `/mnt/data`.
+    /// Relative to `/mnt/data`, or absolute for a file of a dataset, beneath `/data`.
     pub path: String,
     /// First byte wanted; at or past the end of the file the body is empty.
     pub offset: u64,
@@ -92,6 +92,10 @@ pub struct GetDone {
 pub struct List {
     /// Start after this path; `None` starts at the beginning.
     pub after: Option<String>,
+    /// The file or the folder whose files are listed: relative to `/mnt/data`, or absolute beneath `/data`. `None`
+    /// lists the data area.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
 }
 
 /// Answers [`List`]. Body: a JSON array of [`FileEntry`].
@@ -101,10 +105,10 @@ pub struct ListDone {
     pub more: bool,
 }
 
-/// A regular file beneath `/mnt/data`.
+/// A regular file beneath `/mnt/data` or `/data`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// The path relative to `/mnt/data`.
+    /// The path relative to `/mnt/data`, or absolute beneath `/data`, as the list was requested.
     pub path: String,
     /// The file's present stamp.
     pub stamp: Stamp,
