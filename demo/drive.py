@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 OUT = HERE / "out"
 EXIT_CODE = OUT / "server.exit-code"
+EXPORTS = OUT / "exports"
 MIN_ROWS, MIN_CHARTS, MIN_PAGES = 20_000, 4, 3
 CALL_LIMIT_S = 120  # far more than any step needs; a server that does not answer must not hang the demo
 
@@ -101,6 +102,20 @@ async def upload(screen: Screen, sandbox: Sandbox) -> dict[str, int]:
         expect_equal(answer["size_bytes"], len(data), "the whole file arrived")
         screen.say(f"{answer['path']} in session {sandbox.session_id}")
     return planted
+
+
+async def dataset(screen: Screen, sandbox: Sandbox, planted: dict[str, int]) -> None:
+    """A folder of this machine that sandboxes read without an upload."""
+    EXPORTS.mkdir(exist_ok=True)
+    shutil.copyfile(OUT / "marketing.csv", EXPORTS / "marketing-before.csv")
+    with screen.step("A dataset: sandboxes read demo/out/exports at /data/exports, and nobody uploads it"):
+        listed, _ = await sandbox.call("list_artifacts", path="/data/exports")
+        paths = [item["path"] for item in listed["artifacts"]]
+        expect_equal(paths, ["/data/exports/marketing-before.csv"], "the files of the dataset are listed")
+        run = await sandbox.run_well(script("00_dataset.py"))
+        screen.show_run(run)
+        expect(f"{planted['rows']:,} rows" in run["stdout"], "the program reads all of it", run["stdout"])
+        expect("cannot be changed" in run["stdout"], "and cannot change it", run["stdout"])
 
 
 async def first_look(screen: Screen, sandbox: Sandbox) -> None:
@@ -208,6 +223,8 @@ async def close(screen: Screen, sandbox: Sandbox, url: str) -> None:
 async def steps(screen: Screen, client: Client) -> None:
     sandbox = Sandbox(client)
     planted = await upload(screen, sandbox)
+    if has_dataset():
+        await dataset(screen, sandbox, planted)
     await first_look(screen, sandbox)
     await fixed(screen, sandbox, planted)
     pictures = await charts(screen, sandbox)
@@ -216,11 +233,19 @@ async def steps(screen: Screen, client: Client) -> None:
     await close(screen, sandbox, url)
 
 
+def has_dataset() -> bool:
+    """Whether the engine is on this machine, so that it has this folder."""
+    return os.environ.get("DOCKER_HOST", "unix://").startswith("unix://")
+
+
 def server_parameters(binary: Path) -> StdioServerParameters:
     """The client hands on little of its environment; the way to the engine and the user's settings must get through."""
     needed = ("DOCKER_", "SANDBOX_", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     passed = {name: value for name, value in os.environ.items() if name.startswith(needed)}
     passed.setdefault("SANDBOX_LOG_FILE", str(OUT / "server.log"))
+    if has_dataset():
+        EXPORTS.mkdir(exist_ok=True)
+        passed.setdefault("SANDBOX_DATASETS", f"exports={EXPORTS}")
     # The client does not tell how the server ended.
     return StdioServerParameters(
         command="/bin/sh", args=["-c", '"$0"; echo $? >"$1"', str(binary), str(EXIT_CODE)], env=passed, cwd=ROOT

@@ -235,12 +235,13 @@ impl fmt::Display for Error {
             }
             Self::NotFound(path) => write!(
                 f,
-                "No artifact at {DATA_DIR}/{path}. list_artifacts lists the files that exist."
+                "No artifact at {}. list_artifacts lists the files that exist.",
+                absolute(path)
             ),
             Self::NotFoundNear { path, near } => {
                 let near: Vec<_> = near.iter().map(|name| quoted(name)).collect();
                 let are = if near.len() == 1 { "is" } else { "are" };
-                write!(f, "No artifact at {DATA_DIR}/{path}. There {are} {}.", near.join(", "))
+                write!(f, "No artifact at {}. There {are} {}.", absolute(path), near.join(", "))
             }
             Self::IsFolder(path) => write!(
                 f,
@@ -407,6 +408,11 @@ fn too_many(
 
 /// Result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The absolute path of a file that is relative to the data area, or absolute already.
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("{DATA_DIR}/{path}") }
+}
 
 #[cfg(test)]
 mod tests {

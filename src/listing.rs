@@ -1,6 +1,6 @@
 //! Files of a session as both edges show them: in JSON, with the URLs that a person can open.
 
-use model::{Artifact, DataPath};
+use model::{Artifact, DataPath, FilePath, FoundFile};
 use serde_json::{Value, json};
 
 use crate::signed_urls::{NumberedSession, SignedUrls};
@@ -41,10 +41,28 @@ pub(crate) fn artifact_json_with_mtime(
     shown
 }
 
+/// Renders a file that can be read.
+pub(crate) fn readable(
+    links: Option<(&SignedUrls, NumberedSession)>,
+    path: &FilePath,
+    size_bytes: u64,
+) -> Value {
+    match path {
+        FilePath::Own(path) => file(links, path, size_bytes),
+        // A person has the files of datasets already.
+        FilePath::OfDataset(below) => json!({
+            "path": path.to_text(),
+            "filename": below.as_str(),
+            "size_bytes": size_bytes,
+            "mime_type": path.mime(),
+        }),
+    }
+}
+
 /// Renders a file of a listing, with the time of its last change to the second.
-pub(crate) fn entry(links: Option<(&SignedUrls, NumberedSession)>, file: &Artifact) -> Value {
-    let mut shown = artifact(links, file);
-    shown["modified_at"] = time(file.modified_ns, "%Y-%m-%dT%H:%M:%SZ").into();
+pub(crate) fn entry(links: Option<(&SignedUrls, NumberedSession)>, found: &FoundFile) -> Value {
+    let mut shown = readable(links, &found.path, found.size_bytes);
+    shown["modified_at"] = time(found.modified_ns, "%Y-%m-%dT%H:%M:%SZ").into();
     shown
 }
 

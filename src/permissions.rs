@@ -3,8 +3,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use config::{Callers, Config, Right, Role};
-use model::Principal;
+use config::{Callers, Config, Right, Role, datasets::Datasets};
+use model::{Dataset, Principal};
 use parking_lot::{Mutex, RwLock};
 
 use crate::oauth::{self, OAuth, Refused};
@@ -18,6 +18,8 @@ pub(crate) struct Permissions {
     /// The settings of callers without a policy.
     server: Arc<Config>,
     current: RwLock<Arc<Current>>,
+    /// The folders of the client over stdio that are datasets, and its only caller's.
+    roots: RwLock<Vec<Arc<Dataset>>>,
 }
 
 type PoliciesByToken = HashMap<Principal, (f64, Option<String>)>;
@@ -25,6 +27,7 @@ type PoliciesByToken = HashMap<Principal, (f64, Option<String>)>;
 #[derive(Debug)]
 struct Current {
     callers: Callers,
+    datasets: Datasets,
     /// The settings for callers with each policy.
     narrowed: HashMap<String, Arc<Config>>,
     oauth: Option<Arc<OAuth>>,
@@ -72,7 +75,8 @@ impl Current {
         by_token: PoliciesByToken,
     ) -> Arc<Self> {
         let (callers, by_token) = (settings.callers.clone(), Mutex::new(by_token));
-        Arc::new(Self { narrowed: callers.narrowed(server), callers, oauth, by_token })
+        let datasets = settings.datasets.clone();
+        Arc::new(Self { narrowed: callers.narrowed(server), callers, datasets, oauth, by_token })
     }
 
     /// The name of a caller's policy.
@@ -92,7 +96,7 @@ impl Permissions {
     pub(crate) fn new(server: Arc<Config>) -> Self {
         let oauth = server.oauth().map(OAuth::new);
         let current = RwLock::new(Current::new(&server, &server, oauth, HashMap::new()));
-        Self { server, current }
+        Self { server, current, roots: RwLock::default() }
     }
 
     /// Replaces the callers by those of these settings. Every access token is checked again.
@@ -167,9 +171,40 @@ impl Permissions {
         policy.and_then(|name| current.narrowed.get(&name)).unwrap_or(&self.server).clone()
     }
 
+    /// The datasets that a caller may read. Those of the client come last, unless another has the name.
+    pub(crate) fn datasets(&self, caller: &Principal) -> Vec<Arc<Dataset>> {
+        let current = self.current();
+        let policy = current.policy(caller).and_then(|name| current.narrowed.get(&name).cloned());
+        let listed = policy.as_ref().and_then(|policy| policy.dataset_list.as_deref());
+        self.with_roots(current.datasets.of(caller, listed))
+    }
+
+    /// The datasets of callers of whom no setting says more.
+    pub(crate) fn usual_datasets(&self) -> Vec<Arc<Dataset>> {
+        self.with_roots(self.current().datasets.of_all_callers())
+    }
+
+    fn with_roots(&self, mut datasets: Vec<Arc<Dataset>>) -> Vec<Arc<Dataset>> {
+        for root in &*self.roots.read() {
+            if !datasets.iter().any(|it| it.name == root.name) {
+                datasets.push(root.clone());
+            }
+        }
+        datasets
+    }
+
+    /// Sets the folders of the client that are datasets. Returns whether they are others than before.
+    pub(crate) fn set_roots(&self, roots: Vec<Arc<Dataset>>) -> bool {
+        let mut set = self.roots.write();
+        let is_news = *set != roots;
+        *set = roots;
+        is_news
+    }
+
     /// Whether callers have different settings.
     pub(crate) fn differ(&self) -> bool {
-        self.current().callers.have_policies()
+        let current = self.current();
+        current.callers.have_policies() || current.datasets.differ()
     }
 
     fn current(&self) -> Arc<Current> {

@@ -293,6 +293,7 @@ pub(super) mod tests {
             since: Timestamp::UNIX_EPOCH,
             workspace: None,
             own: OwnSettings::default(),
+            datasets: vec![],
         }
     }
 

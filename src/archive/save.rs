@@ -150,7 +150,7 @@ impl Save {
     /// If the sandbox does not send a file, or the store does not accept it.
     pub(crate) async fn files(&mut self, link: &Link) -> Result<(), SaveError> {
         let deadline = self.deadline;
-        let (entries, more) = Self::in_time(deadline, link.list()).await?;
+        let (entries, more) = Self::in_time(deadline, link.list(None)).await?;
         self.manifest.more_files = more;
         let paths = entries
             .into_iter()
@@ -358,7 +358,7 @@ async fn piece(link: &Link, path: &DataPath, at: u64, size: u64) -> Result<Bytes
     if size == 0 {
         return Ok(Bytes::new());
     }
-    match link.get(path, at, MAX_BODY).await {
+    match link.get(&path.clone().into(), at, MAX_BODY).await {
         Ok((_, bytes)) => Ok(bytes),
         Err(LinkError::Refused(_)) => Ok(Bytes::new()),
         Err(error) => Err(error.into()),

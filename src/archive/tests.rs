@@ -226,7 +226,7 @@ fn answer(
                 stamp: stamp(content.len()),
             });
             let entries: Vec<_> = entries.collect();
-            (json(&ListDone { more: false }), json(&entries))
+            (json(&ListDone { more: false, cut: false }), json(&entries))
         }
         Kind::Get => {
             let get: Get = read(frame);

@@ -9,7 +9,7 @@ use config::{
 };
 use protocol::frame::PROTOCOL_VERSION;
 
-use super::{backend, health, probe::probe, serve::fuel_is_ignored};
+use super::{backend, datasets, health, probe::probe, serve::fuel_is_ignored};
 use crate::{
     archive::Archive,
     http::{Listener, PortInUse, Tls},
@@ -60,6 +60,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
             Finding::warning(why, "Unset it, or use the embedded engine."),
         ));
     }
+    checks.extend(datasets::checks(config));
     if let Some(finding) = certificate(config) {
         checks.push(Check::new("tls", finding));
     }

@@ -14,6 +14,7 @@ macro_rules! print_line {
 
 mod audit;
 mod client;
+mod datasets;
 mod doctor;
 mod guard;
 mod health;

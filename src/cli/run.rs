@@ -203,7 +203,7 @@ async fn save(
     path: &DataPath,
     out: &Path,
 ) -> Result<(), Failed> {
-    let reader = sessions.perform(id, Open { path: path.clone() }).await?;
+    let reader = sessions.perform(id, Open { path: path.clone().into() }).await?;
     let saved = export::save(reader, out, Path::new(path.as_str())).await;
     saved.map_err(|error| {
         Failed::Unavailable(format!("{}: {error}", out.join(path.as_str()).display()))

@@ -110,7 +110,7 @@ impl Export {
         let to = Path::new(id.as_str()).join(path);
         let mut taken = 0;
         let written = async {
-            let opened = sessions.perform(id, Open { path: artifact.path.clone() }).await;
+            let opened = sessions.perform(id, Open { path: artifact.path.clone().into() }).await;
             self.write(opened.map_err(io::Error::other)?, &to, &mut taken).await
         };
         let written = written.await;

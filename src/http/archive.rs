@@ -108,7 +108,7 @@ impl Source {
     ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
         match &self.session {
             FilesOf::Live(sessions, id) => {
-                let reader = sessions.perform(id, Open { path: file.path.clone() }).await;
+                let reader = sessions.perform(id, Open { path: file.path.clone().into() }).await;
                 let reader = reader.map_err(io::Error::other)?;
                 let size = reader.stamp().size;
                 let pieces = reader.range(0..size, PieceSizes::new(0)).map_err(io::Error::other);

@@ -13,7 +13,7 @@ use axum::{
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModified};
 use model::{
-    DataPath, SessionId,
+    DataPath, FilePath, SessionId,
     artifact::content_disposition,
     text::encoding::{Encoding, SNIFFED},
 };
@@ -84,9 +84,11 @@ pub(super) async fn one(
     let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
     let file = match archived(&sessions, &id).await {
         Some(archived) => Source::Archived(archived.file(&path).ok_or(ApiError::NoFile)?),
-        None => Source::Live(sessions.perform(&id, Open { path }).await.map_err(ApiError::Gone)?),
+        None => Source::Live(
+            sessions.perform(&id, Open { path: path.into() }).await.map_err(ApiError::Gone)?,
+        ),
     };
-    let of = file.path().as_str().to_owned();
+    let of = file.path().to_text();
     let answer = answer(file, &method, &headers, shared).await?;
     let answer = audited::download(&sessions, (&id, &of), &method, answer)?;
     Ok(answer.map(|body| holding(body, memory)))
@@ -211,10 +213,10 @@ enum Source {
 }
 
 impl Source {
-    fn path(&self) -> &DataPath {
+    fn path(&self) -> FilePath {
         match self {
-            Self::Live(file) => file.path(),
-            Self::Archived(file) => file.path(),
+            Self::Live(file) => file.path().clone(),
+            Self::Archived(file) => file.path().clone().into(),
         }
     }
 

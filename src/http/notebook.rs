@@ -142,7 +142,8 @@ impl Record {
         head: &str,
         writer: &mut DuplexStream,
     ) -> io::Result<bool> {
-        let opened = self.sessions.perform(&self.id, Open { path: picture.path.clone() }).await;
+        let opened =
+            self.sessions.perform(&self.id, Open { path: picture.path.clone().into() }).await;
         let Ok(file) = opened else { return Ok(false) };
         let stamp = file.stamp();
         if (stamp.size, stamp.mtime_ns) != (picture.size_bytes, picture.modified_ns) {

@@ -268,6 +268,10 @@ impl ServerHandler for Server {
         }
     }
 
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        roots::initialized(&self.services, &context.peer).await;
+    }
+
     async fn on_roots_list_changed(&self, context: NotificationContext<RoleServer>) {
         roots::changed(&self.services, &context.peer).await;
     }
@@ -434,6 +438,9 @@ async fn answer(
     arguments: JsonObject,
     log: &mut Log,
 ) -> Result<CallToolResponse, Error> {
+    if let Some(question) = roots::mount(call).await {
+        return Ok(question.into());
+    }
     let mut response = match tool {
         Offered::BuiltIn(checked) => {
             let (arguments, notes) = checked.arguments(&call.services).read(arguments)?;

@@ -97,7 +97,7 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
         ErrorData::resource_not_found(format!("There is no file {uri}."), Some(data))
     };
     let (id, path) = parse(uri).ok_or_else(not_found)?;
-    let reader = match services.sessions.perform(&id, Open { path: path.clone() }).await {
+    let reader = match services.sessions.perform(&id, Open { path: path.clone().into() }).await {
         Ok(reader) => reader,
         Err(error @ (Error::Internal(_) | Error::SandboxDied(_))) => return Err(failed(&error)),
         Err(_) => return Err(not_found()),

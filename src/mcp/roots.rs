@@ -26,7 +26,10 @@ use std::{
 use bytes::Bytes;
 use config::Transport;
 use futures::{Stream, TryStreamExt};
-use model::text::{nearest, quoted, quoted_path};
+use model::{
+    Dataset, DatasetName, DatasetSource,
+    text::{nearest, printable, quoted, quoted_path},
+};
 use rmcp::{
     Peer, RoleServer,
     model::{
@@ -35,6 +38,7 @@ use rmcp::{
     },
     service::RequestContext,
 };
+use sandbox_container::dataset_danger;
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
@@ -50,6 +54,10 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Name of the question for roots, as a client may get several questions at once.
 const QUESTION: &str = "roots";
 
+/// Maximum number of characters of a root's name that are in the name of its dataset, and of its path in the description.
+const MAX_ROOT_NAME: usize = 40;
+const MAX_ROOT_PATH: usize = 100;
+
 /// Maximum number of names of a folder that are compared with a missing one, and that an error names.
 const MAX_NAMES: usize = 1000;
 const MAX_NEAREST: usize = 3;
@@ -59,6 +67,8 @@ const MAX_NEAREST: usize = 3;
 pub(super) struct Answered {
     /// Whether the client has no roots that exist.
     none: Arc<AtomicBool>,
+    /// Whether the roots are datasets, if they are to be.
+    mounted: Arc<AtomicBool>,
 }
 
 impl Answered {
@@ -81,9 +91,75 @@ pub(super) fn are_offered(services: &Services, context: &RequestContext<RoleServ
 /// Whether the result of [`are_offered`] may change for a client with these capabilities.
 pub(super) fn may_come_and_go(services: &Services, client: &ClientCapabilities) -> bool {
     let Services { sessions, transport, .. } = services;
+    let config = sessions.config();
     *transport == Transport::Stdio
-        && sessions.config().upload_roots.is_empty()
+        && (config.upload_roots.is_empty() || config.mount_roots)
         && client.roots.is_some()
+}
+
+/// Asks a client that has just introduced itself, if its roots are to be datasets.
+pub(super) async fn initialized(services: &Services, peer: &Peer<RoleServer>) {
+    if services.sessions.config().mount_roots {
+        changed(services, peer).await;
+    }
+}
+
+/// Makes the roots of the client datasets before the first call, if they are to be. Returns the question that the client
+/// has to answer first, if there is one.
+pub(super) async fn mount(call: &Call) -> Option<InputRequiredResult> {
+    let Services { sessions, transport, roots, .. } = &call.services;
+    let is_to_be = sessions.config().mount_roots && *transport == Transport::Stdio;
+    if !is_to_be || roots.mounted.load(Ordering::Acquire) {
+        return None;
+    }
+    match ask(call).await {
+        Asked::Roots(folders) => {
+            set(&call.services, &folders);
+            None
+        }
+        Asked::Later(question) => Some(question),
+    }
+}
+
+/// Makes these roots the client's datasets, if they are to be. Returns whether they are others than before.
+fn set(services: &Services, roots: &[PathBuf]) -> bool {
+    let sessions = &services.sessions;
+    if !sessions.config().mount_roots {
+        return false;
+    }
+    let is_news = sessions.host().set_roots(datasets(roots));
+    services.roots.mounted.store(true, Ordering::Release);
+    is_news
+}
+
+/// The datasets of roots, each with the name of its folder.
+fn datasets(roots: &[PathBuf]) -> Vec<Arc<Dataset>> {
+    let mut all: Vec<Arc<Dataset>> = vec![];
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    for root in roots {
+        let danger = match dataset_danger(root) {
+            None if home.as_ref() == Some(root) => Some("is the home of a person"),
+            danger => danger,
+        };
+        if let Some(why) = danger {
+            tracing::warn!(root = %root.display(), "a root of the client is no dataset: it {why}");
+            continue;
+        }
+        let file_name = root.file_name().unwrap_or_default().to_string_lossy();
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        let name: String = file_name.chars().map(plain).take(MAX_ROOT_NAME).collect();
+        let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+        let name = if name.is_empty() { "project" } else { name };
+        let numbered = (2..).map(|number| format!("{name}-{number}"));
+        let is_free = |name: &DatasetName| all.iter().all(|it| it.name != *name);
+        let names = std::iter::once(name.to_owned()).chain(numbered);
+        let Some(name) = names.filter_map(|name| name.parse().ok()).find(is_free) else { continue };
+        let source = DatasetSource::Root(root.clone());
+        // A model knows the folder by this path.
+        let description = printable(&root.to_string_lossy()).chars().take(MAX_ROOT_PATH).collect();
+        all.push(Arc::new(Dataset { name, source, description }));
+    }
+    all
 }
 
 /// Asks a client whose roots have changed, if descriptions of tools depend on them.
@@ -100,7 +176,8 @@ pub(super) async fn changed(services: &Services, peer: &Peer<RoleServer>) {
 /// this returns.
 async fn tell(services: &Services, peer: &Peer<RoleServer>, roots: &[PathBuf]) {
     let is_settled = !services.sessions.config().upload_roots.is_empty();
-    if services.roots.is_news(roots) && !is_settled {
+    let are_other_datasets = set(services, roots);
+    if services.roots.is_news(roots) && !is_settled || are_other_datasets {
         // A client that does not get the notification lists the tools again when it needs to.
         let _ = peer.notify_tool_list_changed().await;
     }
@@ -125,9 +202,23 @@ pub(super) struct LocalFile {
     file: File,
     /// Size in bytes, when it was opened.
     pub(super) size: u64,
+    /// Its path, links resolved.
+    real: PathBuf,
 }
 
 impl LocalFile {
+    /// The file's path in a sandbox that can read these datasets, if one of them has the file.
+    pub(super) fn in_datasets(&self, datasets: &[Arc<Dataset>]) -> Option<String> {
+        datasets.iter().find_map(|dataset| {
+            let (DatasetSource::Folder(folder) | DatasetSource::Root(folder)) = &dataset.source
+            else {
+                return None;
+            };
+            let below = self.real.strip_prefix(folder.canonicalize().ok()?).ok()?;
+            Some(format!("{}/{}", dataset.folder(), below.to_str()?))
+        })
+    }
+
     /// The content of the file, which must not have grown beyond the limit meanwhile.
     pub(super) fn pieces(self, limit: u64) -> impl Stream<Item = Result<Bytes>> + Send {
         let file = tokio::fs::File::from_std(self.file);
@@ -284,7 +375,7 @@ fn open_within(path: &Path, roots: &[PathBuf]) -> std::result::Result<LocalFile,
             return Err(Refused::Outside);
         }
     }
-    Ok(LocalFile { file, size: metadata.len() })
+    Ok(LocalFile { file, size: metadata.len(), real })
 }
 
 /// The refusal that there is no such file, if its folder, or the nearest existing one above it, may be read. Targets of

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use backend::Template;
 use config::{Config, Toolset, Toolsets, Transport};
-use model::package::Ecosystem;
+use model::{Dataset, package::Ecosystem};
 use rmcp::model::{CallToolResponse, JsonObject, ToolAnnotations};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -65,6 +65,8 @@ pub(super) struct ToolFacts<'a> {
     pub(super) template: &'a Template,
     /// Whether the client can upload files of the host by their path.
     pub(super) local_files: bool,
+    /// The datasets that new sandboxes can read.
+    pub(super) datasets: Vec<Arc<Dataset>>,
     /// The sources of packages that can be installed.
     pub(super) packages: &'static [Ecosystem],
 }

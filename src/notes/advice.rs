@@ -55,6 +55,8 @@ pub enum Advice {
     NoParquet,
     /// A program has used all its instructions.
     OutOfFuel,
+    /// A file that was to be uploaded is in a dataset.
+    InDataset,
 }
 
 impl Advice {
@@ -138,6 +140,9 @@ impl Advice {
             }
             Self::NoParquet => {
                 "Parquet needs PyArrow, which is not here: write and read CSV, Excel or SQLite instead."
+            }
+            Self::InDataset => {
+                "A dataset has this file, so that nothing was copied: read it there. It cannot be changed."
             }
             Self::OutOfFuel => {
                 "It had used all the instructions that one call may use: do the work in smaller steps, or use NumPy \

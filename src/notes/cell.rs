@@ -579,7 +579,8 @@ mod tests {
         assert!(super::super::of_run(seen(Some(cell()), facts())).is_empty());
         assert!(!super::super::of_run(seen(None, facts())).is_empty());
         // Notes for both are made for cells, too.
-        let missing = MissingFile { name: "a.csv".into(), there: names("b.csv") };
+        let missing =
+            MissingFile { name: "a.csv".into(), there: names("b.csv"), ..MissingFile::default() };
         let facts = Facts { missing_file: Some(missing), ..Facts::default() };
         let failed = Seen { outcome: Outcome::Error, ..seen(Some(cell()), facts) };
         assert_eq!(super::super::of_run(failed).sentences().count(), 1);

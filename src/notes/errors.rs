@@ -531,7 +531,11 @@ mod tests {
         let said_of = |frame: &str, last: &str, missing: Option<&str>| {
             let stderr =
                 format!("Traceback (most recent call last):\n  File \"{frame}\n    x()\n{last}\n");
-            let missing = missing.map(|name| MissingFile { name: name.into(), there: names(&[]) });
+            let missing = missing.map(|name| MissingFile {
+                name: name.into(),
+                there: names(&[]),
+                ..MissingFile::default()
+            });
             let facts = Facts { missing_file: missing, ..Facts::default() };
             said(Outcome::Error, ["", &stderr], &[], facts)
         };

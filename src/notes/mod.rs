@@ -83,6 +83,8 @@ pub enum Note {
         name: String,
         /// The files that exist, the most similar first.
         there: Names,
+        /// Files of datasets with such a name.
+        in_datasets: Names,
         /// The place where it was expected.
         whereabouts: Whereabouts,
     },
@@ -127,6 +129,8 @@ pub enum Whereabouts {
     Here,
     /// In a folder of the data area that does not exist either.
     MissingFolder,
+    /// In a dataset.
+    Dataset,
     /// Outside the data area.
     Outside,
 }

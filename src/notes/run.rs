@@ -1,6 +1,6 @@
 //! Notes on a run. Each rule is one question, and a test has both its answers.
 
-use model::{Artifact, Outcome, Output, World};
+use model::{Artifact, DATASETS_DIR, Outcome, Output, World};
 use protocol::message::{Facts, MissingFile, Names};
 
 use super::{
@@ -175,7 +175,7 @@ fn empty_files(changed: &[Artifact]) -> Names {
 }
 
 fn missing(file: MissingFile) -> Note {
-    let MissingFile { name, there } = file;
+    let MissingFile { name, there, in_datasets } = file;
     let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     if ["ttf", "ttc", "otf", "pfb", "afm"].contains(&&*extension) {
         return Note::Advice(Advice::FontFile);
@@ -183,13 +183,19 @@ fn missing(file: MissingFile) -> Note {
     let relative = name.strip_prefix("/mnt/data/").unwrap_or(&name);
     let is_outside = relative.starts_with(['/', '~']) || relative.get(1..).is_some_and(is_of_drive);
     let whereabouts = match relative.rsplit_once('/') {
+        _ if is_of_dataset(&name) => Whereabouts::Dataset,
         _ if is_outside => Whereabouts::Outside,
         Some((folder, file)) if !has_folder(&there, folder) && !has_file(&there, file) => {
             Whereabouts::MissingFolder
         }
         _ => Whereabouts::Here,
     };
-    Note::MissingFile { name, there, whereabouts }
+    Note::MissingFile { name, there, in_datasets, whereabouts }
+}
+
+/// Whether a path is beneath the folder of the datasets.
+fn is_of_dataset(path: &str) -> bool {
+    path.strip_prefix(DATASETS_DIR).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Whether a path, after its first letter, continues as one with a Windows drive.
@@ -370,7 +376,11 @@ pub(super) mod tests {
     #[test]
     fn a_missing_file_is_told_with_what_is_there() {
         let facts = |name: &str, there: &[&str]| Facts {
-            missing_file: Some(MissingFile { name: name.into(), there: names(there) }),
+            missing_file: Some(MissingFile {
+                name: name.into(),
+                there: names(there),
+                ..MissingFile::default()
+            }),
             ..Facts::default()
         };
         let told = |facts| said(Outcome::Error, ["", "x"], &[], facts);
@@ -422,7 +432,11 @@ pub(super) mod tests {
     #[test]
     fn a_file_elsewhere_is_told_to_be_sought_in_the_data_area() {
         let said_of = |name: &str| {
-            let missing = MissingFile { name: name.into(), there: names(&["raw/a.csv"]) };
+            let missing = MissingFile {
+                name: name.into(),
+                there: names(&["raw/a.csv"]),
+                ..MissingFile::default()
+            };
             let facts = Facts { missing_file: Some(missing), ..Facts::default() };
             said(Outcome::Error, ["", "x"], &[], facts).remove(0)
         };
@@ -533,7 +547,11 @@ pub(super) mod tests {
             header: Some(u32::MAX),
             shape: Some(Shape { line: u32::MAX, separator: '\u{1b}', next: u32::MAX }),
             sheets: all.clone(),
-            missing_file: Some(MissingFile { name: evil(9), there: all.clone() }),
+            missing_file: Some(MissingFile {
+                name: evil(9),
+                there: all.clone(),
+                in_datasets: all.clone(),
+            }),
             elsewhere: all.clone(),
             position: Some(Position {
                 file: evil(9),

@@ -18,10 +18,17 @@ fn missing_file(
     f: &mut Formatter<'_>,
     name: &str,
     there: &Names,
+    in_datasets: &Names,
     whereabouts: Whereabouts,
 ) -> fmt::Result {
     write!(f, "There is no {}", Name(name))?;
+    if !in_datasets.is_empty() {
+        return write!(f, ". Of that name or a similar one: {}.", List(in_datasets, 180));
+    }
     f.write_str(match whereabouts {
+        Whereabouts::Dataset => {
+            return f.write_str(". list_artifacts with a path lists the files of a dataset.");
+        }
         Whereabouts::Here => ". ",
         Whereabouts::MissingFolder => ". To write it, make its folder first (os.makedirs). ",
         Whereabouts::Outside => ": read and write in /mnt/data. ",
@@ -138,8 +145,8 @@ impl Display for Note {
                 "{} is for the person's browser: draw with matplotlib what you want to see yourself.",
                 Name(name)
             ),
-            Self::MissingFile { name, there, whereabouts } => {
-                missing_file(f, name, there, *whereabouts)
+            Self::MissingFile { name, there, in_datasets, whereabouts } => {
+                missing_file(f, name, there, in_datasets, *whereabouts)
             }
             Self::Columns(names) => write!(f, "The columns are: {}.", List(names, 230)),
             Self::Header(row) => write!(

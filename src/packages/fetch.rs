@@ -211,7 +211,7 @@ async fn within(
 
 /// Reads npm's lock file, for the next request. The server does not interpret it.
 async fn read_lock(link: &Link, file: &str, wanted: &Requirement) -> Result<Arc<str>, Fault> {
-    let path = DataPath::relative(file).map_err(|error| broken(&error))?;
+    let path = DataPath::relative(file).map_err(|error| broken(&error))?.into();
     let (done, text) = link.get(&path, 0, MAX_LOCK).await.map_err(|error| broken(&error))?;
     let text = std::str::from_utf8(&text).map_err(|error| broken(&error))?;
     // The lock file is sent as a JSON string, in which some characters take several bytes.
@@ -261,7 +261,8 @@ async fn download(
     let what = format!("{name} {version}");
     let refused = |why: &str| Fault::refused(&what, why);
     let file = file.ok_or_else(|| refused("The index sent another file than it said."))?;
-    let path = DataPath::relative(&format!("{folder}/{file}")).map_err(|error| broken(&error))?;
+    let path =
+        DataPath::relative(&format!("{folder}/{file}")).map_err(|error| broken(&error))?.into();
     let into = tempfile::tempfile().map_err(|error| broken(&error))?;
     let mut into = tokio::fs::File::from_std(into);
     let (mut sha256, mut sha512, mut bytes) = (Sha256::new(), Sha512::new(), 0);

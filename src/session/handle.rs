@@ -8,7 +8,7 @@ use std::{
 use backend::CallerKey;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use model::{OwnSettings, SessionId, SessionRecord};
+use model::{Dataset, OwnSettings, SessionId, SessionRecord};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,6 +56,8 @@ pub(crate) struct Handle {
     pub(crate) archived: Arc<Archived>,
     /// The session's own settings, which override the server's.
     pub(crate) own: OwnSettings,
+    /// The datasets that its sandbox can read.
+    pub(crate) datasets: Vec<Arc<Dataset>>,
     /// The image of the session's sandbox, if the sandbox was started here and the image is known.
     pub(crate) image: Option<Arc<str>>,
     /// The program that its caller used last, if it said which.
@@ -97,6 +99,7 @@ impl Handle {
                 record: Record::default(),
                 archived: Arc::default(),
                 own: OwnSettings::default(),
+                datasets: vec![],
                 image: None,
                 client: Arc::default(),
                 beginning: Beginning::default(),

@@ -57,7 +57,8 @@ pub(super) async fn read(link: &Link, drawn: Vec<FileEntry>) -> Vec<Picture> {
 async fn whole(link: &Link, path: &DataPath, stamp: Stamp) -> Option<Bytes> {
     let mut bytes = BytesMut::new();
     loop {
-        let (done, piece) = link.get(path, bytes.len() as u64, MAX_BODY).await.ok()?;
+        let (done, piece) =
+            link.get(&path.clone().into(), bytes.len() as u64, MAX_BODY).await.ok()?;
         bytes.extend_from_slice(&piece);
         if done.stamp != stamp {
             return None;

@@ -5,7 +5,7 @@ use std::{fmt, ops::Range, sync::Arc};
 use bytes::Bytes;
 use futures::Stream;
 use link::{Link, LinkError};
-use model::DataPath;
+use model::FilePath;
 use protocol::{frame::MAX_BODY, message::Stamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -18,7 +18,7 @@ use super::{
 #[derive(Clone)]
 pub struct FileReader {
     pub(super) link: Link,
-    pub(super) path: DataPath,
+    pub(super) path: FilePath,
     pub(super) stamp: Stamp,
     pub(super) _reading: Reading,
     pub(super) observer: ReadObserver,
@@ -74,7 +74,7 @@ impl PieceSizes {
 
 impl FileReader {
     /// The path of the file.
-    pub fn path(&self) -> &DataPath {
+    pub fn path(&self) -> &FilePath {
         &self.path
     }
 

@@ -248,6 +248,7 @@ async fn enter(
         number: record.number,
         origin: Origin::Resumed,
         own: record.own.clone(),
+        datasets: sessions.datasets_named(&record.datasets),
         permit,
         caller: host.caller_key(&sessions.caller),
         record: Some(record),

@@ -12,7 +12,7 @@ use std::{
 use backend::{Abilities, Backend, CallerKey, KnownTemplate, Template};
 use config::Config;
 use link::Timing;
-use model::{Principal, SessionKey, WorkspaceId, package::Ecosystem};
+use model::{Dataset, Principal, SessionKey, WorkspaceId, package::Ecosystem};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Semaphore, watch},
@@ -148,6 +148,16 @@ impl Host {
     /// The permissions of callers.
     pub(crate) fn permissions(&self) -> &Permissions {
         &self.permissions
+    }
+
+    /// Makes folders of the client datasets of its sessions. Returns whether they are others than before.
+    pub(crate) fn set_roots(&self, roots: Vec<Arc<Dataset>>) -> bool {
+        let is_news = self.permissions.set_roots(roots);
+        if is_news {
+            // Pooled sandboxes have other datasets.
+            self.pool.changed.notify_one();
+        }
+        is_news
     }
 
     /// Keeps the template known to readers that do not wait for it. Runs forever.

@@ -24,9 +24,10 @@ pub(super) async fn keep(host: &Arc<Host>) {
     }
     loop {
         let image = host.backend.template().await.map(|template| template.id);
-        // If the engine does not name its image, pooled sandboxes stay.
-        for outdated in image.as_deref().map(|image| pool.outdated(image)).unwrap_or_default() {
-            tracing::info!(session_id = %outdated.handle.id, "pooled sandbox has another image");
+        let datasets = host.permissions.usual_datasets();
+        for outdated in pool.outdated(image.as_deref(), &datasets) {
+            let session_id = &outdated.handle.id;
+            tracing::info!(%session_id, "pooled sandbox has another image or other datasets");
             outdated.close().await;
         }
         let taken = pool.taken();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use backend::Limits;
 use jiff::Timestamp;
-use model::SessionId;
+use model::{Dataset, SessionId};
 use serde_json::{Map, Value};
 
 use super::Sessions;
@@ -34,6 +34,8 @@ pub struct SessionInfo {
     pub since: Timestamp,
     /// When the session was last used.
     pub used: Timestamp,
+    /// The datasets that the session's sandbox can read.
+    pub datasets: Vec<Arc<Dataset>>,
     /// The limits of the session's sandbox.
     pub limits: Limits,
     /// When the session expires if it is not used until then.
@@ -89,6 +91,7 @@ impl<'a> Live<'a> {
             client: self.handle.client.lock().clone(),
             since: self.handle.since,
             used: self.handle.used(),
+            datasets: self.handle.datasets.clone(),
             limits: self.limits(),
             expires: self.handle.expires(),
             history: self.handle.history.borrow().clone(),

@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Template};
 use config::Config;
-use model::{OwnSettings, Principal, SessionId, SessionKey};
+use model::{Dataset, DatasetName, OwnSettings, Principal, SessionId, SessionKey};
 pub use protocol::message::{RuntimeName, Stream};
 
 use self::{
@@ -77,8 +77,8 @@ pub use crate::{
     session::{
         command::Program,
         operations::{
-            Inspect, Inspected, Install, List, Listing, Open, Operation, OutputPart, ReadOutput,
-            Reset, Upload, Uploaded,
+            Found, Inspect, Inspected, Install, List, ListWithin, Listing, Open, Operation,
+            OutputPart, ReadOutput, Reset, Upload, Uploaded,
         },
         view::View,
     },
@@ -156,6 +156,16 @@ impl Sessions {
     /// The settings of the caller's policy, if it has one.
     pub(crate) fn policy(&self) -> Option<&Arc<Config>> {
         Some(&self.config).filter(|it| !Arc::ptr_eq(it, &self.host.config))
+    }
+
+    /// The datasets that new sandboxes of the caller can read.
+    pub fn datasets(&self) -> Vec<Arc<Dataset>> {
+        self.host.permissions.datasets(&self.caller)
+    }
+
+    /// Datasets of the caller that have one of these names.
+    fn datasets_named(&self, names: &[DatasetName]) -> Vec<Arc<Dataset>> {
+        self.datasets().into_iter().filter(|it| names.contains(&it.name)).collect()
     }
 
     /// The template of new sandboxes, with the languages that the caller may use.

@@ -237,7 +237,7 @@ impl<'a> Opening<'a> {
                 && matches!(self.find(registry, false), Ok(None))
         };
         while is_wanted(&host.registry())
-            && let Some(pooled) = host.pool.take()
+            && let Some(pooled) = host.pool.take_with(&sessions.datasets())
         {
             if pooled.is_well().await {
                 let mut handle = pooled.handle.clone().asked_for_now();
@@ -371,6 +371,7 @@ impl<'a> Opening<'a> {
             saved_as: saved.map(|saved| saved.key(&id)),
             restore,
             own,
+            datasets: sessions.datasets(),
             id,
         }
     }
@@ -391,7 +392,9 @@ impl<'a> Opening<'a> {
         };
         let caller = self.sessions.caller.clone();
         let number = self.sessions.host.number_in_urls(&caller, number);
-        Some(SessionRecord { caller, session, number, since: Timestamp::now(), workspace, own })
+        let datasets = self.sessions.datasets().iter().map(|it| it.name.clone()).collect();
+        let since = Timestamp::now();
+        Some(SessionRecord { caller, session, number, since, workspace, own, datasets })
     }
 
     /// Registers a session that was started for this call, and stores its record for the next server.

@@ -6,15 +6,17 @@
 //! ```text
 //!   keeper --start--> [ waiting, oldest first ] --take--> registry
 //!                         |          |
-//!                         |          '-- out of date, or its permit is needed: closed
+//!                         |          '-- other image or datasets, or its permit is needed: closed
 //!                         '-- died: forgotten
 //! ```
 
 use std::{
     collections::{HashSet, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
+use model::Dataset;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::timeout};
 
@@ -57,8 +59,18 @@ pub(super) struct Pooled {
 impl Pool {
     /// Takes the sandbox that has waited longest, together with its permit.
     pub(super) fn take(&self) -> Option<Pooled> {
+        self.take_if(|_| true)
+    }
+
+    /// Takes the sandbox with these datasets that has waited longest, together with its permit.
+    pub(super) fn take_with(&self, datasets: &[Arc<Dataset>]) -> Option<Pooled> {
+        self.take_if(|pooled| pooled.handle.datasets == datasets)
+    }
+
+    fn take_if(&self, is_wanted: impl Fn(&Pooled) -> bool) -> Option<Pooled> {
         let mut inner = self.lock();
-        let taken = inner.waiting.pop_front()?;
+        let at = inner.waiting.iter().position(is_wanted)?;
+        let taken = inner.waiting.remove(at)?;
         inner.taken += 1;
         self.changed.notify_one();
         Some(taken)
@@ -122,12 +134,16 @@ impl Pool {
         }
     }
 
-    /// Removes and returns the sandboxes that were made from another image.
-    pub(super) fn outdated(&self, image: &str) -> Vec<Pooled> {
+    /// Removes and returns the sandboxes that have other datasets, or were made from another image, if the engine names
+    /// its image.
+    pub(super) fn outdated(&self, image: Option<&str>, datasets: &[Arc<Dataset>]) -> Vec<Pooled> {
         let mut inner = self.lock();
         let all = std::mem::take(&mut inner.waiting);
-        let (current, outdated) =
-            all.into_iter().partition(|pooled| pooled.image.as_deref() == Some(image));
+        let is_current = |pooled: &Pooled| {
+            (image.is_none() || pooled.image.as_deref() == image)
+                && pooled.handle.datasets == datasets
+        };
+        let (current, outdated) = all.into_iter().partition(is_current);
         inner.waiting = current;
         outdated.into()
     }

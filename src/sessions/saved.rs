@@ -73,7 +73,7 @@ impl SavedRecord {
     pub(super) fn parse(text: &str, config: &Config) -> Option<Self> {
         if let Ok(Stored { record, numbers_of }) = serde_json::from_str(text) {
             let is_own = numbers_of.is_some() && numbers_of == numbers::valid_for(config);
-            let SessionRecord { caller, session, number, since, workspace, own } = record;
+            let SessionRecord { caller, session, number, since, workspace, own, .. } = record;
             let number = is_own.then_some(number);
             let (caller, since) = (Some(caller), Some(since));
             return Some(Self { session, caller, number, since, workspace, own });
@@ -263,6 +263,7 @@ mod tests {
             since: Timestamp::from_millisecond(1_700_000_000_123).expect("a time of this era"),
             workspace: None,
             own: OwnSettings::default(),
+            datasets: vec![],
         };
         let id = &record.session;
         // As a version stored it that recorded no key.

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use backend::{CallerKey, Spec};
 use config::Toolset;
 use jiff::Timestamp;
-use model::{OwnSettings, SessionId, SessionKey, SessionRecord};
+use model::{Dataset, OwnSettings, SessionId, SessionKey, SessionRecord};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{archived::Restore, host::Host};
@@ -32,6 +32,8 @@ pub(super) struct NewSession {
     pub(super) number: u64,
     pub(super) origin: Origin,
     pub(super) own: OwnSettings,
+    /// The datasets that its sandbox can read.
+    pub(super) datasets: Vec<Arc<Dataset>>,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     /// The key of the session's caller, if it has a caller and servers share callers.
     pub(super) caller: Option<CallerKey>,
@@ -52,6 +54,7 @@ impl NewSession {
             number: host.numbers.next(),
             origin: Origin::Pooled,
             own: OwnSettings::default(),
+            datasets: host.permissions.usual_datasets(),
             permit: Some(permit),
             caller: None,
             record: None,
@@ -73,7 +76,8 @@ impl NewSession {
 
     /// The setup of the session's task, and the session's handle.
     pub(super) fn prepare(self, host: &Arc<Host>) -> (Handle, Setup) {
-        let Self { id, number, origin, own, permit, caller, record, saved_as, restore } = self;
+        let Self { id, number, origin, own, datasets, permit, caller, record, saved_as, restore } =
+            self;
         let (manifest, failed) = match restore {
             Some(Restore::From(_, manifest)) => (Some(manifest), None),
             Some(Restore::Nothing(failed)) => (None, Some(failed)),
@@ -109,7 +113,8 @@ impl NewSession {
         let spec = Spec::new(config, &id, &own)
             .saved_as(saved_as)
             .holding(hold.as_ref().map(|hold| hold.limit))
-            .of_caller(caller);
+            .of_caller(caller)
+            .with_datasets(datasets.clone());
         let preload = config.preload_within(&spec.limits);
         let counts = host.metrics.of_session(&handle.label);
         let observers: [Box<dyn Observer>; 4] = [
@@ -119,6 +124,7 @@ impl NewSession {
             Box::new(Spans::new(&id)),
         ];
         handle.own = own;
+        handle.datasets = datasets;
         handle.since = Timestamp::now();
         if let Some(record) = record {
             handle.since = record.since;

@@ -171,7 +171,7 @@ impl Agent {
             }
             Kind::List => {
                 let page = page(["made.csv"]);
-                self.reply(asked.call, &ListDone { more: false }, &page).await;
+                self.reply(asked.call, &ListDone { more: false, cut: false }, &page).await;
             }
             Kind::Put => self.reply(asked.call, &PutDone { replaced: false }, b"").await,
             Kind::Warm => self.warm(asked.call).await,
@@ -501,7 +501,7 @@ pub async fn upload(sessions: &Sessions, session: &str) -> Result<()> {
 /// # Errors
 /// If the session returns an error.
 pub async fn open(sessions: &Sessions, session: &str) -> Result<FileReader> {
-    soon(sessions.perform(&id(session), Open { path: made() })).await
+    soon(sessions.perform(&id(session), Open { path: made().into() })).await
 }
 
 fn made() -> DataPath {

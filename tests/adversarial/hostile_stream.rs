@@ -36,7 +36,7 @@ fn answers(calls: [u32; 3]) -> Vec<Vec<u8>> {
     let [run, list, get] = calls;
     vec![
         reply(run, &done, &printed),
-        reply(list, &ListDone { more: false }, &files),
+        reply(list, &ListDone { more: false, cut: false }, &files),
         reply(get, &GetDone { stamp: STAMP }, b""),
     ]
 }
@@ -90,7 +90,7 @@ async fn almost_right_answers_are_taken_or_end_their_session() {
         let calls = async {
             join!(run(&sessions, "liar"), sessions.perform(&liar, List), open(&sessions, "liar"))
         };
-        let (run, list, open) = soon(calls).await;
+        let (run, list, open) = Box::pin(soon(calls)).await;
         taken += [answered(run), answered(list), answered(open)].iter().filter(|ok| **ok).count();
         until(&shown, || sessions.host().count() == 0 && cast.live() == 0).await;
     }

@@ -251,7 +251,7 @@ async fn an_answer_of_another_shape_ends_the_session() {
     let (done, body) = run_done(PRINTED);
     let whole = serde_json::to_vec(&done).unwrap();
     let (half, nested) = (&whole[..whole.len() / 2], vec![b'['; MAX_HEAD]);
-    let list = serde_json::to_vec(&ListDone { more: false }).unwrap();
+    let list = serde_json::to_vec(&ListDone { more: false, cut: false }).unwrap();
     let heads: [(&str, &[u8]); 6] = [
         ("a listing", &list),
         ("nothing", b""),
@@ -696,7 +696,7 @@ async fn list_pages(more: bool, page: Vec<u8>) -> (Result<Vec<String>, Error>, b
             agent.hello().await;
             while let Some(asked) = agent.asked().await {
                 if asked.kind == Kind::List {
-                    agent.reply(asked.call, &ListDone { more }, &page).await;
+                    agent.reply(asked.call, &ListDone { more, cut: false }, &page).await;
                     count.store(agent.sent, Ordering::SeqCst);
                 } else {
                     agent.honestly(&asked).await;

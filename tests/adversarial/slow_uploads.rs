@@ -74,8 +74,9 @@ async fn a_file_that_comes_in_pieces_is_written_as_a_whole() {
     let refused = send(&sessions, &session, "a", pieces(2500, stream::pending()), false).await;
     assert_eq!(refused.unwrap_err().code(), "file_exists", "before the last piece");
     let path = DataPath::relative("a").unwrap();
-    let bytes =
-        soon(sessions.perform(&session, Open { path }).await.unwrap().read()).await.unwrap();
+    let bytes = soon(sessions.perform(&session, Open { path: path.into() }).await.unwrap().read())
+        .await
+        .unwrap();
     let whole: Vec<u8> = (0..2500).flat_map(|n| [u8::try_from(n % 251).unwrap(); 1000]).collect();
     assert!(bytes == whole);
     let done = send(&sessions, &session, "empty", pieces(0, stream::empty()), false).await;

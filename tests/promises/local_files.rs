@@ -315,6 +315,44 @@ async fn local_path_comes_and_goes_with_the_clients_roots() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clients_roots_are_datasets_if_the_settings_say_so() {
+    let desk = Desk::new();
+    let folder = desk.root.file_name().unwrap().to_str().unwrap().replace(' ', "-");
+    let server = legacy(&[("SANDBOX_MOUNT_ROOTS", "on")]).await;
+    answer_question(&server, 0, roots(&[&desk.uri()])).await;
+    let described = async || {
+        let tools = server.tools().await;
+        let tool = tools.into_iter().find(|tool| tool["name"] == "run_python").unwrap();
+        tool["description"].as_str().unwrap().to_owned()
+    };
+    let dataset = format!("Data to read: /data/{folder} ({})", desk.root.display());
+    until("the root is a dataset", async || described().await.contains(&dataset)).await;
+    assert_eq!(changes(&server), 1);
+    let session = name("mounted");
+    let code = format!("print(open('../datasets/{folder}/within').read())");
+    let ran = server.run(&session, &code).await;
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    // A session has the datasets that there were when it began.
+    answer_to_change(&server, roots(&[])).await;
+    until("the root is no dataset", async || !described().await.contains("/data/")).await;
+    assert_eq!(server.run(&session, &code).await["exit_code"], 0);
+    assert_eq!(server.run(&name("unmounted"), &code).await["exit_code"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_asked_for_its_roots_before_its_first_session_begins() {
+    let desk = Desk::new();
+    let folder = desk.root.file_name().unwrap().to_str().unwrap().replace(' ', "-");
+    let server = legacy(&[("SANDBOX_MOUNT_ROOTS", "on")]).await;
+    let code = format!("print(open('../datasets/{folder}/within').read())");
+    let (_, answer) = server.begin("run_python", json!({ "code": code }));
+    answer_question(&server, 0, roots(&[&desk.uri()])).await;
+    answer_question(&server, 1, roots(&[&desk.uri()])).await;
+    let answer = answered(answer).await;
+    assert_eq!(answer["result"]["structuredContent"]["exit_code"], 0, "{answer}");
+}
+
 /// Tells the server that the client's roots have changed, and answers its request for them.
 async fn answer_to_change(server: &Server, answer: Value) {
     let before = heard(server, "roots/list").len();

@@ -11,6 +11,7 @@ mod base_url;
 mod callers;
 mod cells;
 mod cli;
+mod datasets;
 mod downloads;
 mod errors;
 mod eviction;

@@ -172,7 +172,7 @@ pub trait Frontend {
     fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure>;
 
     /// Answers [`List`].
-    fn list(&self, list: List) -> (ListDone, Vec<u8>);
+    fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure>;
 
     /// Answers [`Remember`]: keeps a note of a permitted length. Fails if the agent does not outlive its stream.
     fn remember(&mut self, note: Vec<u8>) -> Result<(), Failure>;
@@ -277,7 +277,7 @@ impl<F: Frontend> Dispatcher<F> {
                 Ok(done)
             }),
             Kind::Get => replies.respond(call, head, |get: Get| frontend.get(&get)),
-            Kind::List => replies.respond(call, head, |list: List| Ok(frontend.list(list))),
+            Kind::List => replies.respond(call, head, |list: List| frontend.list(list)),
             Kind::Ping => replies.respond(call, head, |Ping {}| Ok((frontend.usage(), vec![]))),
             Kind::Remember => replies.respond(call, head, |Remember {}| {
                 if body.len() > MAX_NOTE {
@@ -386,8 +386,8 @@ mod tests {
             cannot()
         }
 
-        fn list(&self, _: List) -> (ListDone, Vec<u8>) {
-            (ListDone { more: false }, vec![])
+        fn list(&self, _: List) -> Result<(ListDone, Vec<u8>), Failure> {
+            Ok((ListDone { more: false, cut: false }, vec![]))
         }
 
         fn remember(&mut self, _: Vec<u8>) -> Result<(), Failure> {

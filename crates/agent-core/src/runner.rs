@@ -104,6 +104,9 @@ pub trait Runner {
     /// Scratch space, and the name of the file in it that has the text of this runtime's programs.
     fn script(&self, runtime: &RuntimeName) -> (&Path, &'static str);
 
+    /// The files of the datasets by their absolute paths, as far as there are not too many.
+    fn datasets(&self) -> Snapshot;
+
     /// Adds to a run that did not succeed what the end of its standard error says.
     fn explain(&self, runtime: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended);
 
@@ -158,6 +161,9 @@ pub trait Runner {
             if ended.end != (End::Exited { code: 0 }) {
                 let last = outputs.stderr().latest(LAST_LINE);
                 self.explain(&runtime, &last, &after.data, &mut ended);
+                if let Some(missing) = &mut ended.facts.missing_file {
+                    missing.in_datasets = facts::in_datasets(&missing.name, &self.datasets());
+                }
             }
             ended.report(&outputs, &tree::changed(&before.data, after.data), asked)
         });

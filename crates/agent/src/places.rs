@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use protocol::limits::DATASETS;
 use sandbox_files::{beneath, tree};
 
 use crate::confine::Counted;
@@ -22,6 +23,8 @@ pub(crate) struct Places {
     pub(crate) runtimes: PathBuf,
     /// Folder of the packages that are installed while the sandbox runs. It may not exist.
     pub(crate) packages: PathBuf,
+    /// The folder with the folders of the datasets.
+    pub(crate) datasets: PathBuf,
     /// Maximum number of files and folders of each area, if the agent must enforce it.
     pub(crate) max_inodes: Option<u64>,
 }
@@ -34,6 +37,7 @@ impl Places {
             scratch: args.next().unwrap_or_else(|| "/tmp".into()),
             runtimes: args.next().unwrap_or_else(|| "/opt/sandbox/runtimes".into()),
             packages: args.next().unwrap_or_else(|| "/opt/packages".into()),
+            datasets: args.next().unwrap_or_else(|| DATASETS.into()),
             // Outside a container other processes use it, too.
             shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
             max_inodes: None,

@@ -409,6 +409,10 @@ impl Runner for Worker {
         (&self.places.scratch, self.runtimes.of(runtime).map_or("", Runtime::script_name))
     }
 
+    fn datasets(&self) -> Snapshot {
+        tree::datasets(&self.places.datasets)
+    }
+
     fn explain(&self, runtime: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {
         if let Some(runtime) = self.runtimes.of(runtime) {
             runtime.explain(stderr, files, ended);

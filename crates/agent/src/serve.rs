@@ -36,7 +36,7 @@ pub(crate) fn serve(
     let leash = line.leash();
     thread::Builder::new().name("watch".into()).spawn(move || leash.run())?;
 
-    let files = Files::open(&places.data)?;
+    let files = Files::open(&places.data)?.with_datasets(places.datasets.clone());
     let data = files.root().try_clone()?;
     let orders = runner::start(&places, data, line.replies(), line.connector())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
@@ -145,7 +145,7 @@ impl Frontend for Agent {
         self.files.get(get)
     }
 
-    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
+    fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {
         self.files.list(list)
     }
 

@@ -68,7 +68,7 @@ use std::{
 use config::Config;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use link::Stream;
-use model::{Dataset, OwnSettings, SessionId, SessionKey, World};
+use model::{Dataset, DatasetName, OwnSettings, SessionId, SessionKey, World};
 pub use sandbox_container::{Limits, SETTLING};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -159,6 +159,13 @@ pub struct Spec {
     pub datasets: Vec<Arc<Dataset>>,
     /// The task of the sandbox.
     pub purpose: Purpose,
+}
+
+/// The error of a dataset on a volume of a pod, where there are no pods.
+fn dataset_needs_path(name: &DatasetName) -> BackendError {
+    let text =
+        format!("The dataset {name} is a volume, and only sandboxes on Kubernetes have volumes.");
+    BackendError::new(BackendErrorKind::Refused, text).with_fix("Give it a path.")
 }
 
 /// The kind of packages that sandboxes install.

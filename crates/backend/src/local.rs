@@ -14,6 +14,7 @@ use futures::{
     FutureExt,
     future::{self, BoxFuture},
 };
+use model::DatasetSource;
 use parking_lot::Mutex;
 use tokio::process::Command;
 
@@ -51,17 +52,24 @@ impl Local {
         Ok(Self { folder, next: AtomicU32::new(0), pids: Mutex::default() })
     }
 
-    async fn launch(&self) -> std::io::Result<Sandbox> {
+    async fn launch(&self, spec: &Spec) -> std::io::Result<Sandbox> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let own = self.folder.join(number.to_string());
-        let [data, scratch, packages] = ["data", "scratch", "packages"].map(|name| own.join(name));
-        for folder in [&data, &scratch, &packages] {
+        let [data, scratch, packages, datasets] =
+            ["data", "scratch", "packages", "datasets"].map(|name| own.join(name));
+        for folder in [&data, &scratch, &packages, &datasets] {
             tokio::fs::create_dir_all(folder).await?;
+        }
+        // Programs find them at `../datasets`, as `/data` is the machine's.
+        for dataset in &spec.datasets {
+            if let DatasetSource::Folder(path) | DatasetSource::Root(path) = &dataset.source {
+                tokio::fs::symlink(path, datasets.join(dataset.name.as_str())).await?;
+            }
         }
         // In a folder above all programs, as in the image.
         tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
         let mut child = Command::new(self.folder.join("agent"))
-            .args([&data, &scratch, &self.folder.join("runtimes"), &packages])
+            .args([&data, &scratch, &self.folder.join("runtimes"), &packages, &datasets])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
@@ -117,9 +125,9 @@ impl Drop for Local {
 }
 
 impl Backend for Local {
-    fn start(&self, _spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
-        Box::pin(async {
-            self.launch().await.map_err(|error| {
+    fn start(&self, spec: Spec) -> BoxFuture<'_, Result<Sandbox, BackendError>> {
+        Box::pin(async move {
+            self.launch(&spec).await.map_err(|error| {
                 let message = format!("No local agent: {error}.");
                 BackendError::new(BackendErrorKind::Refused, message).caused_by(error)
             })

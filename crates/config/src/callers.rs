@@ -166,7 +166,7 @@ impl Callers {
 type IsWithin = fn(policy: &Config, server: &Config) -> bool;
 
 /// The settings that a policy can have.
-const IN_POLICIES: [(Row, IsWithin); 16] = [
+const IN_POLICIES: [(Row, IsWithin); 17] = [
     (table::SANDBOX_MEMORY_LIMIT.row, |policy, server| policy.memory_limit <= server.memory_limit),
     (table::SANDBOX_DEFAULT_MEMORY.row, |policy, _| {
         policy.default_memory <= Some(policy.memory_limit)
@@ -192,6 +192,7 @@ const IN_POLICIES: [(Row, IsWithin); 16] = [
     }),
     (table::SANDBOX_TOOLSETS.row, |policy, server| policy.toolsets.are_within(server.toolsets)),
     (table::SANDBOX_PACKAGES.row, |policy, server| policy.packages.is_within(&server.packages)),
+    (table::SANDBOX_DATASETS.row, Config::lists_only),
     (table::SANDBOX_PYTHON.row, |policy, server| policy.python <= server.python),
     (table::SANDBOX_JAVASCRIPT.row, |policy, server| policy.javascript <= server.javascript),
     (table::SANDBOX_BASH.row, |policy, server| policy.bash <= server.bash),

@@ -10,13 +10,14 @@
 //!   tokens: file:/run/secrets/tokens
 //! ```
 //!
-//! Callers are read in [`callers`].
+//! Callers are read in [`callers`], datasets in [`datasets`].
 //!
 //! A value becomes the text that the setting's variable would have: a list with the setting's separator, a number under
 //! a key that ends with `_mb` with this unit. `${NAME}` stands for an environment variable, `file:PATH` for a secret in a
 //! file.
 
 mod callers;
+mod datasets;
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::text::nearest;
+use model::{DatasetSource, text::nearest};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
@@ -34,6 +35,7 @@ use serde_saphyr::Spanned;
 
 use super::{
     callers::{Caller, Policy, rows_in_policies},
+    datasets::Entry as DatasetEntry,
     given::{Given, Source},
     setting::Row,
     table,
@@ -90,6 +92,9 @@ const SYSTEM: &str = "/etc";
 /// The section with the list of callers.
 const CALLERS: &str = "callers";
 
+/// The section with the list of datasets.
+const DATASETS: &str = "datasets";
+
 /// The section with the policies, by their names.
 const POLICIES: &str = "policies";
 
@@ -102,6 +107,7 @@ pub(super) struct Contents {
     pub(super) remarks: Vec<String>,
     pub(super) callers: Vec<Caller>,
     pub(super) policies: BTreeMap<String, Policy>,
+    pub(super) datasets: Vec<DatasetEntry>,
 }
 
 /// The file with this name, or else the first that exists of those in the user's and the system's folders for settings.
@@ -137,8 +143,16 @@ pub(super) fn read(path: &Path, mistakes: &mut Vec<String>) -> Contents {
 /// # Errors
 /// If the file cannot be read.
 pub fn variables_in(path: &Path) -> io::Result<Vec<(String, String)>> {
-    let contents = parse(path, &fs::read_to_string(path)?, &mut vec![]);
-    Ok(contents.values.into_iter().map(|(name, given)| (name, given.text)).collect())
+    let mut contents = parse(path, &fs::read_to_string(path)?, &mut vec![]);
+    let own = contents.datasets.iter().filter_map(|entry| match &entry.dataset.source {
+        DatasetSource::Folder(path) => Some(format!("{}={}", entry.dataset.name, path.display())),
+        DatasetSource::Root(_) | DatasetSource::Volume(_) => None,
+    });
+    let name = table::SANDBOX_DATASETS.row.name;
+    let listed = contents.values.remove(name).map(|given| given.text);
+    let datasets = listed.into_iter().chain(own).collect::<Vec<_>>().join(",");
+    let values = contents.values.into_iter().map(|(name, given)| (name, given.text));
+    Ok(values.chain([(name.to_owned(), datasets)]).collect())
 }
 
 fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
@@ -159,12 +173,16 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
             let is = |name| move |(key, _): &Entry| key.value == name;
             let (callers, rest): (Vec<_>, Vec<_>) = entries.into_iter().partition(is(CALLERS));
             let (policies, rest) = rest.into_iter().partition::<Vec<_>, _>(is(POLICIES));
+            let (datasets, rest) = rest.into_iter().partition::<Vec<_>, _>(is(DATASETS));
             found.read("", rest);
             for (key, node) in policies {
                 found.read_policies(&key, node.value);
             }
             for (key, node) in callers {
                 found.read_callers(&key, node.value);
+            }
+            for (key, node) in datasets {
+                found.read_datasets(&key, node.value);
             }
         }
         Some(_) => found.mistakes.push(format!("{shown}:1: is no mapping of sections")),
@@ -257,6 +275,10 @@ impl Found<'_> {
             policy.read("", entries);
             let values = policy.contents.values;
             for (variable, given) in &values {
+                if given.text.trim().is_empty() {
+                    let why = "is empty, which would be as if the policy did not have it";
+                    self.mistakes.push(format!("{}: {variable}: {why}", given.source));
+                }
                 let is_known = rows_in_policies().any(|row| row.name == variable);
                 if let Some(row) = table::rows().find(|row| row.name == variable && !is_known) {
                     let why = "is a setting of the server, and no policy can have it";
@@ -264,6 +286,20 @@ impl Found<'_> {
                 }
             }
             self.contents.policies.insert(name.value, values);
+        }
+    }
+
+    /// The entries of a list, each with its line.
+    fn items(&mut self, section: &str, key: &Spanned<String>, node: Node) -> Vec<(u64, Node)> {
+        match node {
+            Node::List(items) => {
+                items.into_iter().map(|item| (item.referenced.line(), item.value)).collect()
+            }
+            Node::Text(text) if text.is_empty() => vec![],
+            _ => {
+                self.mistake(key.referenced.line(), &format!("{section}: is not a list"));
+                vec![]
+            }
         }
     }
 
@@ -496,14 +532,75 @@ logging:
         assert_eq!(mistakes.matches(":2: ").count(), told.len(), "{mistakes}");
     }
 
+    #[test]
+    fn a_dataset_has_a_name_a_folder_or_a_volume_and_the_callers_that_may_read_it() {
+        let text = "
+files: { datasets: [web=/srv/web/] }
+policies:
+  none: { files: { datasets: none } }
+  web: { files: { datasets: [web] } }
+callers:
+  - { name: ann, token: t1 }
+  - { name: bob, token: t2, policy: web }
+  - { name: eve, token: t3, policy: none }
+datasets:
+  - name: sales
+    path: /srv/exports
+    description: Monthly exports
+    callers: [ann, bob]
+  - name: lake
+    volume: { persistentVolumeClaim: { claimName: lake } }
+    callers: [ann]
+";
+        let config = with_callers(text).expect("valid");
+        let principal = |name: &str| model::Principal::named(name).expect("valid");
+        let narrowed = config.callers.narrowed(&config);
+        let names = |caller: &str| {
+            let policy = config.callers.policy(&principal(caller)).map(|name| &narrowed[name]);
+            let listed = policy.and_then(|policy| policy.dataset_list.as_deref());
+            let of = config.datasets.of(&principal(caller), listed);
+            of.iter().map(|it| it.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("ann"), ["lake", "sales", "web"]);
+        assert_eq!(names("bob"), ["web"]);
+        assert_eq!(names("eve"), [""; 0]);
+        assert_eq!(names("n8n"), ["web"]);
+        let web = &config.datasets.of_all_callers()[0];
+        assert_eq!(web.source, model::DatasetSource::Folder("/srv/web".into()));
+    }
+
+    #[test]
+    fn all_mistakes_of_a_dataset_are_told() {
+        let text = "datasets:\n  - { name: a/b, path: /proc/1, desc: x, callers: ann }\n";
+        let mistakes = with_callers(text).unwrap_err();
+        let told = ["no name of a dataset", "folder of the system", "no key \"desc\"", "no list"];
+        for what in told {
+            assert!(mistakes.contains(what), "{what}: {mistakes}");
+        }
+        assert_eq!(mistakes.matches(":2: ").count(), told.len(), "{mistakes}");
+        for (text, why) in [
+            ("datasets: [{ name: a, path: /a }, { name: a, path: /b }]", "a is listed twice"),
+            ("datasets: [{ name: a }]", "a has no path"),
+            ("datasets: { a: /a }", "is not a list"),
+            ("files: { datasets: [a] }", "a has no path"),
+            ("engine: { state_dir: /srv/a/state }\nfiles: { datasets: a=/srv/a }", "own"),
+            ("policies: { p: { files: { datasets: [b] } } }", "exceeds"),
+            ("policies: { p: { files: { datasets: [] } } }", "is empty"),
+        ] {
+            let mistakes = with_callers(text).unwrap_err();
+            assert!(mistakes.contains(why), "{text}: {mistakes}");
+        }
+    }
+
     fn with_callers(text: &str) -> Result<Config, String> {
         let mut mistakes = vec![];
-        let Contents { values, callers, policies, .. } =
+        let Contents { values, callers, policies, datasets, .. } =
             parse(Path::new(PATH), text, &mut mistakes);
         if !mistakes.is_empty() {
             return Err(mistakes.join("\n"));
         }
-        Config::check_with(values, callers, policies).map_err(|mistakes| mistakes.to_string())
+        Config::check_with(values, callers, policies, datasets)
+            .map_err(|mistakes| mistakes.to_string())
     }
 
     #[test]

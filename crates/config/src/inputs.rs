@@ -8,6 +8,7 @@ use std::{
 use super::{
     Mistakes, aliases,
     callers::{Caller, Policy},
+    datasets::Entry as DatasetEntry,
     env_file::{EnvFile, VARIABLE as ENV_FILE},
     file::{self, Contents, VARIABLE as CONFIG_FILE},
     given::{Given, Source},
@@ -39,6 +40,7 @@ pub(super) struct Values {
     pub(super) remarks: Vec<String>,
     pub(super) callers: Vec<Caller>,
     pub(super) policies: BTreeMap<String, Policy>,
+    pub(super) datasets: Vec<DatasetEntry>,
 }
 
 impl Values {
@@ -47,7 +49,7 @@ impl Values {
         let mut mistakes = vec![];
         let file = file::find(inputs.file.clone());
         let contents = file.as_ref().map(|path| file::read(path, &mut mistakes));
-        let Contents { values: mut given, mut remarks, callers, policies } =
+        let Contents { values: mut given, mut remarks, callers, policies, datasets } =
             contents.unwrap_or_default();
         let env_file = inputs.env_file.read(&mut mistakes).map(|(path, vars)| {
             for (name, text) in vars {
@@ -78,7 +80,7 @@ impl Values {
             given.insert((*variable).to_owned(), given_here);
         }
         remarks.extend(aliases::apply(&mut given));
-        Self { given, mistakes, env_file, file, remarks, callers, policies }
+        Self { given, mistakes, env_file, file, remarks, callers, policies, datasets }
     }
 
     /// The text of a setting, unless it is blank.

@@ -5,6 +5,7 @@ mod aliases;
 pub mod auth;
 mod callers;
 mod choices;
+pub mod datasets;
 mod env_file;
 mod file;
 mod given;
@@ -28,6 +29,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use self::{
     callers::{Caller, Policy},
+    datasets::Entry as DatasetEntry,
     inputs::Values,
     reader::Reader,
     setting::{PREFIX, Row},
@@ -35,6 +37,7 @@ use self::{
 pub use self::{
     callers::{Callers, Right, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
+    datasets::Datasets,
     env_file::{EnvFile, VARIABLE as ENV_FILE},
     file::{VARIABLE as CONFIG_FILE, variables_in},
     given::{Given, Source},
@@ -119,9 +122,9 @@ impl Config {
     ///
     /// If there are mistakes in the settings or in a file: all of them.
     pub fn load(inputs: &Inputs) -> Result<Self, Mistakes> {
-        let Values { given, mut mistakes, env_file, file, remarks, callers, policies } =
+        let Values { given, mut mistakes, env_file, file, remarks, callers, policies, datasets } =
             Values::read(inputs);
-        match Self::check_with(given, callers, policies) {
+        match Self::check_with(given, callers, policies, datasets) {
             Ok(config) if mistakes.is_empty() => Ok(Self { env_file, file, remarks, ..config }),
             Ok(_) => Err(Mistakes(mistakes)),
             Err(Mistakes(more)) => {
@@ -162,13 +165,14 @@ impl Config {
     }
 
     fn check(given: BTreeMap<String, Given>) -> Result<Self, Mistakes> {
-        Self::check_with(given, vec![], BTreeMap::new())
+        Self::check_with(given, vec![], BTreeMap::new(), vec![])
     }
 
     fn check_with(
         mut given: BTreeMap<String, Given>,
         callers: Vec<Caller>,
         policies: BTreeMap<String, Policy>,
+        datasets: Vec<DatasetEntry>,
     ) -> Result<Self, Mistakes> {
         let misspelt = misspelt::among(&given);
         given.retain(|name, _| name.starts_with(PREFIX));
@@ -185,6 +189,11 @@ impl Config {
             }
             Err(mistake) => others.push(mistake),
         }
+        match Datasets::new(config.dataset_list.as_deref(), datasets) {
+            Ok(datasets) => config.datasets = datasets,
+            Err(mistake) => others.push(mistake),
+        }
+        others.extend(config.dataset_mistakes());
         others.extend(config.contradictions());
         let (mut mistakes, given) = reader.end(others);
         mistakes.extend(policies.values().flat_map(|policy| config.narrowed_by(policy).1));

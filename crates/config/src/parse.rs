@@ -89,6 +89,15 @@ pub(super) fn word<T: FromStr>(row: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|_| is_not(row, value))
 }
 
+/// A switch. YAML and people also write the two other words.
+pub(super) fn on_or_off(row: &Row, value: &str) -> Result<bool, Mistaken> {
+    match value {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err(is_not(row, value)),
+    }
+}
+
 /// A value of a type that says itself what is wrong with a text.
 pub(super) fn explained<T: FromStr<Err = String>>(_: &Row, value: &str) -> Result<T, Mistaken> {
     value.parse().map_err(|why| vec![why])

@@ -55,6 +55,8 @@ macro_rules! settings {
             pub remarks: Vec<String>,
             /// The callers that have tokens.
             pub callers: Callers,
+            /// The datasets.
+            pub datasets: Datasets,
         }
 
         impl Config {
@@ -72,6 +74,7 @@ macro_rules! settings {
                     file: None,
                     remarks: vec![],
                     callers: Callers::default(),
+                    datasets: Datasets::default(),
                 }
             }
 

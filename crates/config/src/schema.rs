@@ -41,6 +41,30 @@ pub fn schema() -> Value {
             },
         },
     });
+    root["properties"]["datasets"] = json!({
+        "description": "Data that sandboxes can read at /data/NAME, besides those of files.datasets.",
+        "type": ["array", "null"],
+        "items": {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["name"],
+            "properties": {
+                "name": text,
+                "path": { "description": "A folder of the machine with the engine.", "type": "string" },
+                "volume": {
+                    "description": "On Kubernetes: the source of a volume, as in a pod, such as \
+                                    { persistentVolumeClaim: { claimName: sales } }.",
+                    "type": "object",
+                },
+                "description": { "description": "One line for models.", "type": "string" },
+                "callers": {
+                    "description": "Names of the callers that can read it; all, if left out.",
+                    "type": "array",
+                    "items": text,
+                },
+            },
+        },
+    });
     root
 }
 

@@ -25,14 +25,15 @@ pub use super::setting::{Form, Row};
 use super::{
     callers::{Callers, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
+    datasets::{Datasets, Listed, listed},
     given::Given,
     misspelt::Misspelt,
     oauth::{items, policies, roles, safe_url, scopes},
     parse::{
         archive, days, dns_label, explained, folders, host_and_port, hosts, limit, log_file,
-        minutes, minutes_unless_empty, minutes_unless_zero, modules, network, number, optional,
-        origins, path, rate, seconds, seconds_unless_empty, server_key, socket_address, text,
-        timezone, token, tokens, unless_empty, url, whole, word,
+        minutes, minutes_unless_empty, minutes_unless_zero, modules, network, number, on_or_off,
+        optional, origins, path, rate, seconds, seconds_unless_empty, server_key, socket_address,
+        text, timezone, token, tokens, unless_empty, url, whole, word,
     },
     reader::Reader,
     rows::settings,
@@ -142,6 +143,16 @@ settings! {
         inline_image_bytes: usize = SANDBOX_INLINE_IMAGE_BYTES["files.inline_image_bytes"](
             "150KB", Size(1000, MAX_INLINE_IMAGE), whole,
         );
+        /// Folders that sandboxes can read at /data/NAME, each as NAME=PATH: data that need not be uploaded. Nothing can
+        /// change them. PATH is absolute, on the machine with the engine. The section datasets of the settings file has
+        /// descriptions, callers and volumes as well. In a policy: names of datasets, or none; callers with the policy
+        /// can read no others.
+        dataset_list: Option<Vec<Listed>> = SANDBOX_DATASETS["files.datasets"](
+            "", List(',', "names with absolute paths, NAME=PATH"), listed,
+        );
+        /// Whether each root of a client over stdio, such as the folder of its project, is a dataset with the name of
+        /// the folder.
+        mount_roots: bool = SANDBOX_MOUNT_ROOTS["files.mount_roots"]("off", OneOf(&["on", "off"]), on_or_off);
         /// Folders, separated by :, from which upload_file may read a local_path over stdio, besides the roots that
         /// the client itself names. Links are resolved; nothing else can be read.
         upload_roots: Vec<PathBuf> = SANDBOX_UPLOAD_ROOTS["files.upload_roots"]("", List(':', "folders"), folders);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{DataPath, Existing};
+use model::{DataPath, Existing, FilePath};
 #[cfg(doc)]
 use protocol::message::FailureCode;
 use protocol::{
@@ -117,11 +117,11 @@ impl Link {
     /// there is no such file.
     pub async fn get(
         &self,
-        path: &DataPath,
+        path: &FilePath,
         offset: u64,
         len: usize,
     ) -> Result<(GetDone, Bytes), LinkError> {
-        let (path, len) = (path.as_str().to_owned(), len.min(MAX_BODY));
+        let (path, len) = (path.to_text(), len.min(MAX_BODY));
         self.piece(Get { path, offset, len, of: None }).await
     }
 
@@ -155,22 +155,28 @@ impl Link {
         self.call(&Forget { call }, Bytes::new()).await.map(drop)
     }
 
-    /// Lists files, by path, up to [`MAX_PAGES`] pages; the second value says whether there are more.
+    /// Lists files, by path, up to [`MAX_PAGES`] pages: those of the data area, or those of this file or folder. The
+    /// second value says whether there are more.
     ///
     /// # Errors
-    /// The errors of every call, see [`kill`](Self::kill).
-    pub async fn list(&self) -> Result<(Vec<FileEntry>, bool), LinkError> {
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] and [`FailureCode::BadPath`] if
+    /// there is no such file or folder.
+    pub async fn list(
+        &self,
+        within: Option<&FilePath>,
+    ) -> Result<(Vec<FileEntry>, bool), LinkError> {
         let mut all: Vec<FileEntry> = vec![];
         for _ in 0..MAX_PAGES {
             let after = all.last().map(|entry| entry.path.clone());
-            let (done, body) = self.call(&List { after, within: None }, Bytes::new()).await?;
+            let within = within.map(FilePath::to_text);
+            let (done, body) = self.call(&List { after, within }, Bytes::new()).await?;
             let page: Vec<FileEntry> = parse(&self.closed, &body)?;
             if done.more && page.is_empty() {
                 return Err(self.broken("an empty page that is not the last"));
             }
             all.extend(page);
             if !done.more {
-                return Ok((all, false));
+                return Ok((all, done.cut));
             }
         }
         Ok((all, true))

@@ -5,6 +5,8 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use protocol::{limits::MAX_PATH, message::FileEntry};
 
+use crate::DATASETS_DIR;
+
 /// The folder in every sandbox whose files live as long as the session.
 pub const DATA_DIR: &str = "/mnt/data";
 
@@ -162,6 +164,114 @@ impl fmt::Display for DataPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The path of a file that a caller may read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilePath {
+    /// A file of the data area.
+    Own(DataPath),
+    /// A file of a dataset: its path beneath [`DATASETS_DIR`].
+    OfDataset(DataPath),
+}
+
+impl From<DataPath> for FilePath {
+    fn from(path: DataPath) -> Self {
+        Self::Own(path)
+    }
+}
+
+impl FilePath {
+    /// Checks a path as [`DataPath::anywhere`] does, which may also be beneath [`DATASETS_DIR`].
+    ///
+    /// # Errors
+    /// As for [`DataPath::anywhere`].
+    pub fn anywhere(path: &str) -> Result<Self, InvalidPath> {
+        match beneath_datasets(path) {
+            Some(rest) => DataPath::relative(rest.trim_end_matches('/')).map(Self::OfDataset),
+            None => DataPath::anywhere(path).map(Self::Own),
+        }
+    }
+
+    /// The file of the data area, if it is one.
+    pub fn own(&self) -> Option<&DataPath> {
+        match self {
+            Self::Own(path) => Some(path),
+            Self::OfDataset(_) => None,
+        }
+    }
+
+    /// The path of an entry of a listing; `None` for a name that no caller could request.
+    fn of_entry(path: &str) -> Option<Self> {
+        match beneath_datasets(path) {
+            Some(rest) => DataPath::relative(rest).ok().map(Self::OfDataset),
+            None => DataPath::relative(path).ok().map(Self::Own),
+        }
+    }
+
+    /// The folder of its dataset, if it is in one.
+    pub fn dataset(&self) -> Option<Self> {
+        match self {
+            Self::Own(_) => None,
+            Self::OfDataset(path) => {
+                let name = path.as_str().split('/').next().unwrap_or_default();
+                Some(Self::OfDataset(DataPath(name.to_owned())))
+            }
+        }
+    }
+
+    /// The path as the agent has it: relative to [`DATA_DIR`], or absolute.
+    pub fn to_text(&self) -> String {
+        match self {
+            Self::Own(path) => path.as_str().to_owned(),
+            Self::OfDataset(path) => format!("{DATASETS_DIR}/{path}"),
+        }
+    }
+
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        let (Self::Own(path) | Self::OfDataset(path)) = self;
+        path.name()
+    }
+
+    /// The file's MIME type, by the name's extension.
+    pub fn mime(&self) -> &'static str {
+        mime_of(self.name())
+    }
+}
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_text())
+    }
+}
+
+/// A file of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundFile {
+    /// The file's path.
+    pub path: FilePath,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Nanoseconds since the epoch.
+    pub modified_ns: i64,
+}
+
+impl FoundFile {
+    /// Converts an entry of a listing; `None` for a name that no caller could request, such as one with a newline.
+    pub fn from_entry(entry: &FileEntry) -> Option<Self> {
+        Some(Self {
+            path: FilePath::of_entry(&entry.path)?,
+            size_bytes: entry.stamp.size,
+            modified_ns: entry.stamp.mtime_ns,
+        })
+    }
+}
+
+/// The rest of a path that is beneath [`DATASETS_DIR`].
+fn beneath_datasets(path: &str) -> Option<&str> {
+    let path = LINKS.iter().find_map(|scheme| path.strip_prefix(scheme)).unwrap_or(path);
+    path.strip_prefix(DATASETS_DIR)?.strip_prefix('/')
 }
 
 /// A file that a caller may fetch.

@@ -4,8 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use serde_json::Value;
 
-/// The folder in every sandbox that has a folder for each dataset.
-pub const DATASETS_DIR: &str = "/data";
+pub use protocol::limits::DATASETS as DATASETS_DIR;
 
 /// The maximum length of a dataset's name.
 const MAX_NAME: usize = 64;
@@ -63,6 +62,8 @@ pub struct Dataset {
 pub enum DatasetSource {
     /// A folder of the machine that runs the sandboxes: its absolute path.
     Folder(PathBuf),
+    /// A folder of the client over stdio: its absolute path. People change its files while sandboxes read them.
+    Root(PathBuf),
     /// A volume of a pod on Kubernetes, without its name, such as `{"persistentVolumeClaim": {"claimName": "sales"}}`.
     Volume(Value),
 }

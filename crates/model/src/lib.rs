@@ -21,7 +21,7 @@ pub mod text;
 mod world;
 
 pub use self::{
-    artifact::{Artifact, DataPath, Existing, InvalidPath},
+    artifact::{Artifact, DataPath, Existing, FilePath, FoundFile, InvalidPath},
     caller::Principal,
     dataset::{DATASETS_DIR, Dataset, DatasetName, DatasetSource, InvalidDatasetName},
     ids::{InvalidSessionId, RunId, SessionId},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{OwnSettings, Principal, SessionId, SessionKey};
+use crate::{DatasetName, OwnSettings, Principal, SessionId, SessionKey};
 
 /// The record by which a later server, or another one, continues a session. The state folder, a resumable sandbox and
 /// the archive store it.
@@ -24,6 +24,8 @@ pub struct SessionRecord {
     pub workspace: Option<WorkspaceId>,
     /// The session's own settings.
     pub own: OwnSettings,
+    /// The datasets that its sandbox can read.
+    pub datasets: Vec<DatasetName>,
 }
 
 /// The identity of a workspace among those of its caller.
@@ -74,11 +76,13 @@ struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspace_key: Option<SessionKey>,
     own: OwnSettings,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    datasets: Vec<String>,
 }
 
 impl From<SessionRecord> for Stored {
     fn from(record: SessionRecord) -> Self {
-        let SessionRecord { caller, session, number, since, workspace, own } = record;
+        let SessionRecord { caller, session, number, since, workspace, own, datasets } = record;
         let (workspace, mcp_session, workspace_key) = match workspace {
             Some(WorkspaceId::Named(name)) => (Some(name.to_string()), None, None),
             Some(WorkspaceId::McpSession(id)) => (None, Some(id), None),
@@ -87,7 +91,18 @@ impl From<SessionRecord> for Stored {
         };
         let (caller, session) = (caller.name().to_owned(), session.to_string());
         let since = since.as_millisecond();
-        Self { caller, session, number, since, workspace, mcp_session, workspace_key, own }
+        let datasets = datasets.iter().map(ToString::to_string).collect();
+        Self {
+            caller,
+            session,
+            number,
+            since,
+            workspace,
+            mcp_session,
+            workspace_key,
+            own,
+            datasets,
+        }
     }
 }
 
@@ -106,6 +121,7 @@ impl TryFrom<Stored> for SessionRecord {
                 .map_err(|_| "its time is not valid")?,
             workspace: name.or(mcp_session).or(key),
             own: stored.own,
+            datasets: stored.datasets.iter().filter_map(|name| name.parse().ok()).collect(),
         })
     }
 }
@@ -122,6 +138,7 @@ mod tests {
             since: Timestamp::from_millisecond(1_700_000_000_123).expect("a time of this era"),
             workspace,
             own: OwnSettings { memory: Some(1 << 30), ..OwnSettings::default() },
+            datasets: vec!["sales".parse().expect("a valid name")],
         }
     }
 
@@ -146,7 +163,8 @@ mod tests {
     fn a_record_of_an_earlier_version_is_read() {
         let text = r#"{"caller":"alice","session":"reports","number":7,"since":1700000000123,"workspace":"q3","own":{"memory":1073741824,"ttl":null}}"#;
         let named = WorkspaceId::Named("q3".parse().expect("a valid name"));
-        assert_eq!(serde_json::from_str(text).ok(), Some(record(Some(named))));
+        let earlier = SessionRecord { datasets: vec![], ..record(Some(named)) };
+        assert_eq!(serde_json::from_str(text).ok(), Some(earlier));
     }
 
     #[test]

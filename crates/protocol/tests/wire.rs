@@ -31,7 +31,11 @@ fn every_fact() -> Facts {
         dropped_value: Some("int".into()),
         unsaved_figures: 1,
         columns: names("Region"),
-        missing_file: Some(MissingFile { name: "a".into(), there: names("b") }),
+        missing_file: Some(MissingFile {
+            name: "a".into(),
+            there: names("b"),
+            in_datasets: names("/data/c/a"),
+        }),
         elsewhere: names("/tmp/c"),
         position: Some(Position {
             file: "/tmp/main.py".into(),
@@ -229,12 +233,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(24, Kind::Call, &Call { timeout_ms: 1, fuel: Some(2), output_cap: 3 }, b"{}"),
         golden(24, Kind::Call, &Call { timeout_ms: 1, fuel: None, output_cap: 3 }, b"{}"),
         golden(25, Kind::Forget, &Forget { call: 24 }, b""),
-        golden(
-            11,
-            Kind::List,
-            &List { after: Some(path()), within: Some("/data/sales".into()) },
-            b"",
-        ),
+        golden(11, Kind::List, &List { after: Some(path()), within: Some(path()) }, b""),
         golden(12, Kind::List, &List { after: None, within: None }, b""),
         golden(13, Kind::Ping, &Ping {}, b""),
         golden(14, Kind::Warm, &Warm {}, b""),
@@ -265,7 +264,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(
             11,
             Kind::Reply,
-            &ListDone { more: false },
+            &ListDone { more: false, cut: false },
             &serde_json::to_vec(&[FileEntry { path: path(), stamp }]).expect("serializes"),
         ),
         failures(),

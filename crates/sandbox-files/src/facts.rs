@@ -48,7 +48,22 @@ pub fn missing_file(name: &str, there: &Snapshot) -> MissingFile {
     });
     let mut names = names(files.into_iter().cloned());
     names.more = there.len() - names.names.len();
-    MissingFile { name: cut(name), there: names }
+    MissingFile { name: cut(name), there: names, in_datasets: Names::default() }
+}
+
+/// How similar a name must be to a missing one to be told: a letter or two differ.
+const SIMILAR: f64 = 0.93;
+
+/// The files of datasets that have the name of a missing file or a similar one, the most similar first.
+pub fn in_datasets(missing: &str, datasets: &Snapshot) -> Names {
+    let wanted = last_part(missing).to_lowercase();
+    let similar = datasets.keys().filter_map(|path| {
+        let similarity = strsim::jaro_winkler(&wanted, &last_part(path).to_lowercase());
+        (similarity >= SIMILAR).then_some((similarity, path))
+    });
+    let mut similar: Vec<_> = similar.collect();
+    similar.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    names(similar.into_iter().map(|(_, path)| path.clone()))
 }
 
 fn last_part(path: &str) -> &str {
@@ -87,6 +102,16 @@ mod tests {
         assert_eq!(missing.there.names[0], "deep/Sales_2024.csv");
         assert_eq!(missing.there.names.len(), 3);
         assert_eq!(missing_file("a", &snapshot(&[])).there, Names::default());
+    }
+
+    #[test]
+    fn files_of_datasets_are_told_by_their_names_alone() {
+        let datasets =
+            snapshot(&["/data/a/2026/sales.csv", "/data/a/Sales_1.csv", "/data/b/book.xlsx"]);
+        let told = |name| in_datasets(name, &datasets).names;
+        assert_eq!(told("sales.csv")[0], "/data/a/2026/sales.csv");
+        assert_eq!(told("/mnt/data/x/SALES_1.csv")[0], "/data/a/Sales_1.csv");
+        assert_eq!(told("other.txt"), [""; 0]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -20,7 +20,7 @@ use nix::{
 };
 use protocol::{
     frame::MAX_BODY,
-    limits::MAX_UPLOADS,
+    limits::{DATASETS, MAX_UPLOADS},
     message::{
         Abandon, Failure, FailureCode, Get, GetDone, Install, List, ListDone, PackagePiece, Put,
         PutDone,
@@ -32,10 +32,15 @@ use crate::{
     tree,
 };
 
-/// The data area and the uploads into it.
+/// Maximum number of files of a folder that are listed. A dataset may have millions.
+const MAX_LISTED: usize = 16_384;
+
+/// The data area, the uploads into it, and the datasets.
 #[derive(Debug)]
 pub struct Files {
     root: OwnedFd,
+    /// The folder with a folder, or a link to one, for each dataset.
+    datasets: PathBuf,
     uploads: HashMap<u32, Upload>,
 }
 
@@ -59,7 +64,30 @@ impl Files {
     ///
     /// If it is not a folder that can be read.
     pub fn open(data: &Path) -> nix::Result<Self> {
-        Ok(Self { root: beneath::root(data)?, uploads: HashMap::new() })
+        let (root, uploads) = (beneath::root(data)?, HashMap::new());
+        Ok(Self { root, datasets: DATASETS.into(), uploads })
+    }
+
+    /// Sets the folder of the datasets, which must be one that no program can change.
+    #[must_use]
+    pub fn with_datasets(self, datasets: PathBuf) -> Self {
+        Self { datasets, ..self }
+    }
+
+    /// The folder beneath which a path of a request is, and the path from there; `None` if it is the folder itself.
+    fn place<'a>(&self, path: &'a str) -> nix::Result<(OwnedFd, Option<&'a Path>)> {
+        let Some(below) = path.strip_prefix(DATASETS) else {
+            let root = self.root.try_clone().map_err(|error| errno(&error))?;
+            return Ok((root, Some(path.as_ref()).filter(|_| !path.is_empty())));
+        };
+        let below = below.strip_prefix('/').ok_or(Errno::EXDEV)?;
+        let (name, rest) = below.split_once('/').unwrap_or((below, ""));
+        if matches!(name, "" | "." | "..") {
+            return Err(Errno::EXDEV);
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(&self.datasets.join(name), flags, Mode::empty())?;
+        Ok((root, Some(rest.as_ref()).filter(|_| !rest.is_empty())))
     }
 
     /// The data area itself.
@@ -74,8 +102,9 @@ impl Files {
     /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] if there is no regular file at the path beneath the data
     /// area, [`FailureCode::System`] if it cannot be read.
     pub fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
-        let file =
-            beneath::open(&self.root, get.path.as_ref(), OFlag::O_RDONLY).map_err(failure)?;
+        let (root, path) = self.place(&get.path).map_err(failure)?;
+        let path = path.ok_or_else(|| Failure::new(FailureCode::NotFound, "not a file"))?;
+        let file = beneath::open(&root, path, OFlag::O_RDONLY).map_err(failure)?;
         let stat = fstat(&file).map_err(failure)?;
         if tree::file_type(&stat) != SFlag::S_IFREG {
             return Err(Failure::new(FailureCode::NotFound, "not a file"));
@@ -128,15 +157,37 @@ impl Files {
     }
 
     /// Answers [`List`] with the reply and its body, the entries as JSON.
-    pub fn list(&self, list: List) -> (ListDone, Vec<u8>) {
-        let mut all = tree::snapshot(&self.root);
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] if there is no file or folder to list.
+    pub fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {
+        let (mut all, cut) = match &list.within {
+            None => (tree::snapshot(&self.root), false),
+            Some(within) => self.found(within).map_err(failure)?,
+        };
         if let Some(after) = list.after {
             all = all.split_off(&after);
             all.remove(&after);
         }
         let entries = tree::changed(&tree::Snapshot::new(), all);
         let (json, omitted) = tree::to_json(&entries, MAX_BODY);
-        (ListDone { more: omitted > 0 }, json)
+        Ok((ListDone { more: omitted > 0, cut }, json))
+    }
+
+    /// The files of a folder, or one file; and whether there are too many to be listed.
+    fn found(&self, within: &str) -> nix::Result<(tree::Snapshot, bool)> {
+        let (root, path) = self.place(within)?;
+        let place = match path {
+            Some(path) => beneath::open(&root, path, OFlag::O_RDONLY)?,
+            None => root,
+        };
+        let stat = fstat(&place)?;
+        match tree::file_type(&stat) {
+            SFlag::S_IFREG => Ok(([(within.to_owned(), tree::stamp(&stat))].into(), false)),
+            SFlag::S_IFDIR => Ok(tree::some(&place, &format!("{within}/"), MAX_LISTED)),
+            _ => Err(Errno::ENOENT),
+        }
     }
 
     fn write(&mut self, put: &Put, bytes: &[u8]) -> nix::Result<PutDone> {

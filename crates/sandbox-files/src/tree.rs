@@ -16,7 +16,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use protocol::{
-    limits::MAX_PATH,
+    limits::{DATASETS, MAX_PATH},
     message::{FileEntry, Stamp},
 };
 
@@ -36,11 +36,51 @@ pub fn snapshot(root: &OwnedFd) -> Snapshot {
 
 /// Lists the folder itself and `depth` levels of folders in it.
 fn snapshot_to(root: &OwnedFd, depth: usize) -> Snapshot {
-    let mut found = Snapshot::new();
+    let mut found = Found { files: Snapshot::new(), most: usize::MAX, cut: false };
     if let Ok(root) = Dir::openat(root, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()) {
         walk(root, "", depth, &mut found);
     }
-    found
+    found.files
+}
+
+/// Lists the regular files of a folder, each with this prefix before its path, as [`snapshot`] does: at most this many.
+/// The second value says whether there are more.
+pub(crate) fn some(folder: &OwnedFd, prefix: &str, most: usize) -> (Snapshot, bool) {
+    let mut found = Found { files: Snapshot::new(), most, cut: false };
+    if let Ok(folder) = Dir::openat(folder, ".", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+    {
+        walk(folder, prefix, MAX_DEPTH, &mut found);
+    }
+    (found.files, found.cut)
+}
+
+/// Maximum number of files of all datasets that are looked at for a name.
+const MAX_OF_DATASETS: usize = 16_384;
+
+/// The files of the datasets by their absolute paths in a sandbox, as far as there are not too many. `folder` has a
+/// folder, or a link to one, for each dataset.
+pub fn datasets(folder: &Path) -> Snapshot {
+    let mut names: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().collect();
+    names.sort_by_key(fs::DirEntry::file_name);
+    let mut found = Found { files: Snapshot::new(), most: MAX_OF_DATASETS, cut: false };
+    for entry in names {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let name = entry.file_name();
+        if let (Some(name), Ok(dir)) =
+            (name.to_str(), Dir::open(&entry.path(), flags, Mode::empty()))
+        {
+            walk(dir, &format!("{DATASETS}/{name}/"), MAX_DEPTH, &mut found);
+        }
+    }
+    found.files
+}
+
+/// Files that a walk has found.
+struct Found {
+    files: Snapshot,
+    /// The number of files and folders that may still be looked at.
+    most: usize,
+    cut: bool,
 }
 
 /// The levels of folders in scratch space that are listed: the home, but no folders in it.
@@ -51,14 +91,23 @@ pub fn scratch(folder: &Path) -> Snapshot {
     beneath::root(folder).map_or_else(|_| Snapshot::new(), |root| snapshot_to(&root, SCRATCH_DEPTH))
 }
 
-fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Snapshot) {
-    let names: Vec<_> = dir
+fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Found) {
+    let mut names: Vec<_> = dir
         .iter()
         .flatten()
         .map(|entry| entry.file_name().to_owned())
         .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
+        // One more than may be looked at says that there are more.
+        .take(found.most.saturating_add(1))
         .collect();
+    // If not all can be listed, the same ones are each time.
+    names.sort_unstable();
     for name in names {
+        let Some(most) = found.most.checked_sub(1) else {
+            found.cut = true;
+            return;
+        };
+        found.most = most;
         let Ok(utf8) = name.to_str() else { continue };
         let Ok(stat) = fstatat(dir.as_fd(), name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
             continue;
@@ -69,7 +118,7 @@ fn walk(mut dir: Dir, prefix: &str, depth: usize, found: &mut Snapshot) {
         }
         match file_type(&stat) {
             SFlag::S_IFREG => {
-                found.insert(path, stamp(&stat));
+                found.files.insert(path, stamp(&stat));
             }
             SFlag::S_IFDIR if depth > 0 => {
                 if let Ok(below) = Dir::openat(dir.as_fd(), name.as_c_str(), FOLDER, Mode::empty())

@@ -2,9 +2,10 @@
 //! others, so both use this crate.
 //!
 //! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: the allowed system calls.
-//! - [`host`]: the engine's host, on which the description depends. [`uid`]: the user id of each container.
+//! - [`dataset`]: folders of the host that it can read. [`host`]: the engine's host, on which the description depends. [`uid`]: the user id of each container.
 //! - [`owner`]: the server of a container, as its label says. [`defaults`]: defaults of the settings for containers.
 
+mod dataset;
 pub mod defaults;
 mod host;
 mod options;
@@ -14,7 +15,13 @@ mod uid;
 
 use std::time::Duration;
 
+pub use protocol::limits::DATASETS;
+
 pub use self::{
+    dataset::{
+        Dataset, EMPTY_VOLUME, View, dataset_danger, dataset_folder, empty_volume, is_dataset_name,
+        named_folder,
+    },
     host::Host,
     options::{Container, PACKAGES, Purpose, create_body},
     owner::{Owner, UnknownForm},

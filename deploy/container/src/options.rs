@@ -9,8 +9,8 @@ use bollard_stubs::models::{
 use protocol::limits::MAX_FILES;
 
 use crate::{
-    AGENT, APP, Host, LABEL_APP, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits,
-    Owner, Uid, scratch_bytes, seccomp, uid::GID,
+    AGENT, APP, Dataset, Host, LABEL_APP, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION,
+    Limits, Owner, Uid, scratch_bytes, seccomp, uid::GID,
 };
 
 /// The parameters of a container.
@@ -28,6 +28,8 @@ pub struct Container<'a> {
     pub limits: Limits,
     /// Time for which it outlives its stream; `None` if it ends with the stream.
     pub hold: Option<Duration>,
+    /// The folders of the host that it can read.
+    pub datasets: &'a [Dataset],
     /// The purpose.
     pub purpose: Purpose<'a>,
 }
@@ -185,6 +187,8 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
             }))
             .collect(),
         ),
+        mounts: (!container.datasets.is_empty())
+            .then(|| container.datasets.iter().map(Dataset::mount).collect()),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
         readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
         ..Default::default()
@@ -234,6 +238,7 @@ const READ_ONLY: &[&str] =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::View;
 
     const LIMITS: Limits = Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 };
 
@@ -247,6 +252,7 @@ mod tests {
             runtime: None,
             limits,
             hold: None,
+            datasets: &[],
             purpose: Purpose::Session { packages: None },
         };
         create_body(&container, &HOST, Uid::fixed(50_123))
@@ -285,6 +291,35 @@ mod tests {
         assert_eq!(LIMITS.with_memory(1 << 40), LIMITS, "never more");
         let few = Limits { data: 1 << 20, ..LIMITS };
         assert_eq!(few.with_memory(64_000_000).data, 1 << 20, "nor more files than were allowed");
+    }
+
+    #[test]
+    fn datasets_are_mounts_that_can_only_be_read_and_nothing_else_differs() {
+        let sales = Dataset {
+            name: "sales".into(),
+            path: "/srv/exports".into(),
+            view: View::Own { empty: "/var/lib/docker/volumes/llm-sandbox-empty/_data".into() },
+        };
+        let project =
+            Dataset { name: "shop".into(), path: "/home/ann/shop".into(), view: View::Live };
+        let with = |datasets: &[Dataset]| {
+            let container = Container {
+                session: "sess_0123456789ab",
+                owner: &"v1/boot/1/2/3".parse().expect("valid"),
+                image: "llm-sandbox:latest",
+                runtime: None,
+                limits: LIMITS,
+                hold: None,
+                datasets,
+                purpose: Purpose::Session { packages: None },
+            };
+            create_body(&container, &HOST, Uid::fixed(50_123))
+        };
+        let mut body = with(&[sales, project]);
+        let mounts = body.host_config.as_mut().and_then(|it| it.mounts.take());
+        let mounts = serde_json::to_value(mounts).expect("serializes");
+        insta::assert_json_snapshot!(mounts);
+        assert_eq!(body, with(&[]));
     }
 
     #[test]

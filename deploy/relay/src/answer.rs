@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use sandbox_container::{Host, LABEL_OWNER, Owner, SETTLING};
+use sandbox_container::{Host, LABEL_OWNER, Owner, SETTLING, empty_volume};
 
 use super::{
     Shared,
@@ -61,6 +61,7 @@ impl Shared {
         let answer = match wanted {
             None => Err(Refused::NotAllowed("the server does not need it")),
             Some(Request::Info) => self.info().await,
+            Some(Request::EmptyVolume) => self.empty_volume().await.map(passed_on),
             Some(Request::Create(name)) => self.create(name, request.into_body()).await,
             Some(Request::Attach(id)) => self.attach(id, request, place).await,
             Some(Request::Connect(id)) => self.connect(id).await,
@@ -108,6 +109,23 @@ impl Shared {
         let found: Value =
             serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
         Ok(is_leftover(&found, Timestamp::now()))
+    }
+
+    /// The path of the empty volume on the engine's host.
+    pub(super) async fn empty(&self) -> Result<String, Refused> {
+        let response = whole(self.empty_volume().await?).await?;
+        let made: Value =
+            serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+        Ok(made["Mountpoint"].as_str().ok_or(NoAnswer::Unexpected)?.to_owned())
+    }
+
+    /// Creates the empty volume, or finds it.
+    async fn empty_volume(&self) -> Result<Response<Incoming>, Refused> {
+        if self.settings.datasets.is_empty() {
+            return Err(Refused::NotAllowed("the relay's settings have no datasets"));
+        }
+        let body = Bytes::from(json!(empty_volume()).to_string());
+        Ok(self.engine.ask(&Request::EmptyVolume, Some(body)).await?)
     }
 
     pub(super) async fn host(&self) -> Result<Host, Refused> {

@@ -25,8 +25,9 @@ use tokio::{
 };
 
 use sandbox_container::{
-    CONNECT, Container, Host, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION, Limits, Owner,
-    Purpose, Uid, create_body, defaults, fetcher_limits, is_session_id,
+    CONNECT, Container, DATASETS, Dataset, Host, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER,
+    LABEL_SESSION, Limits, Owner, Purpose, Uid, View, create_body, defaults, fetcher_limits,
+    is_session_id,
 };
 
 use super::{
@@ -55,7 +56,9 @@ impl Shared {
         let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_REQUEST_BYTES).collect()).await;
         let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
-        let own = description(&self.settings, &self.host().await?, &name, &given)?;
+        let has_datasets = given_mounts(&given).next().is_some();
+        let empty = if has_datasets { Some(self.empty().await?) } else { None };
+        let own = description(&self.settings, &self.host().await?, (&name, empty), &given)?;
         let making = self.clone().make(name, own, place);
         // In a task of its own: otherwise the container would remain if the client disconnects meanwhile.
         let made = self.tasks.spawn(making).await;
@@ -240,7 +243,7 @@ fn is_there(found: &Response<Bytes>) -> bool {
 fn description(
     settings: &Settings,
     host: &Host,
-    name: &str,
+    (name, empty): (&str, Option<String>),
     given: &Value,
 ) -> Result<Value, Refused> {
     let label = |name: &str| given["Labels"][name].as_str().unwrap_or_default();
@@ -258,6 +261,8 @@ fn description(
         let limits = limits(settings, given).ok_or_else(another)?;
         container(settings, limits, session, &owner)
     };
+    let datasets = datasets(settings, empty, given).ok_or_else(another)?;
+    let container = Container { datasets: &datasets, ..container };
     let own = serde_json::to_value(create_body(&container, host, uid)).map_err(|_| another())?;
     if own == *given { Ok(own) } else { Err(another()) }
 }
@@ -269,6 +274,25 @@ fn limits(settings: &Settings, given: &Value) -> Option<Limits> {
     let all = settings.limits;
     let is_less = (defaults::MIN_SESSION_MEMORY..all.memory).contains(&memory);
     if is_less { Some(all.with_memory(memory)) } else { (memory == all.memory).then_some(all) }
+}
+
+/// The mounts that a container has by its description.
+fn given_mounts(given: &Value) -> impl Iterator<Item = &Value> {
+    given["HostConfig"]["Mounts"].as_array().into_iter().flatten()
+}
+
+/// Those datasets of the settings that the container has, in its order; `None` if it has another, or one twice. `empty`
+/// is the path of the empty volume.
+fn datasets(settings: &Settings, empty: Option<String>, given: &Value) -> Option<Vec<Dataset>> {
+    let Some(empty) = empty else { return Some(vec![]) };
+    let datasets = given_mounts(given).map(|mount| {
+        let name = mount["Target"].as_str()?.strip_prefix(DATASETS)?.strip_prefix('/')?;
+        let (name, path) = settings.datasets.iter().find(|(known, _)| known == name)?.clone();
+        Some(Dataset { name, path, view: View::Own { empty: empty.clone() } })
+    });
+    let datasets = datasets.collect::<Option<Vec<_>>>()?;
+    let is_twice = |it: &Dataset| datasets.iter().filter(|other| other.name == it.name).count() > 1;
+    (!datasets.iter().any(is_twice)).then_some(datasets)
 }
 
 fn container<'a>(
@@ -284,6 +308,7 @@ fn container<'a>(
         runtime: settings.runtime.as_deref(),
         limits,
         hold: settings.hold,
+        datasets: &[],
         purpose: Purpose::Session { packages: settings.packages.as_ref().map(|it| it.limit) },
     }
 }
@@ -360,7 +385,7 @@ mod tests {
     fn the_container_of_the_same_settings_is_made() {
         let settings = settings();
         let given = given(&settings);
-        assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
+        assert_eq!(description(&settings, &HOST, (NAME, None), &given).expect("allowed"), given);
     }
 
     #[test]
@@ -369,7 +394,10 @@ mod tests {
         let least = defaults::MIN_SESSION_MEMORY;
         for memory in [least, 100_000_000, settings.limits.memory - 1] {
             let given = given_with(&settings, settings.limits.with_memory(memory));
-            assert_eq!(description(&settings, &HOST, NAME, &given).expect("allowed"), given);
+            assert_eq!(
+                description(&settings, &HOST, (NAME, None), &given).expect("allowed"),
+                given
+            );
             assert_eq!(given["HostConfig"]["Memory"], memory);
         }
     }
@@ -380,7 +408,7 @@ mod tests {
         let all = settings.limits;
         let less = all.with_memory(100_000_000);
         let refused = |why: &str, given: &Value| {
-            assert!(description(&settings, &HOST, NAME, given).is_err(), "{why}: {given}");
+            assert!(description(&settings, &HOST, (NAME, None), given).is_err(), "{why}: {given}");
         };
         for (why, limits) in [
             ("less than any session may have", all.with_memory(defaults::MIN_SESSION_MEMORY - 1)),
@@ -423,9 +451,9 @@ mod tests {
         let fetcher = fetcher(&on, "sess_0123456789ab", &owner).expect("packages are on");
         let given = serde_json::to_value(create_body(&fetcher, &HOST, uid)).expect("serializes");
         assert_eq!(given["HostConfig"]["NetworkMode"], "packages");
-        assert_eq!(description(&on, &HOST, NAME, &given).expect("allowed"), given);
+        assert_eq!(description(&on, &HOST, (NAME, None), &given).expect("allowed"), given);
         let refused = |settings: &Settings, given: &Value| {
-            assert!(description(settings, &HOST, NAME, given).is_err(), "{given}");
+            assert!(description(settings, &HOST, (NAME, None), given).is_err(), "{given}");
         };
         refused(&settings(), &given);
         for (pointer, value) in [
@@ -445,9 +473,64 @@ mod tests {
         for settings in [&on, &settings()] {
             let mut given = self::given(settings);
             assert_eq!(given["HostConfig"]["NetworkMode"], "none");
-            assert_eq!(description(settings, &HOST, NAME, &given).expect("allowed"), given);
+            assert_eq!(description(settings, &HOST, (NAME, None), &given).expect("allowed"), given);
             given["HostConfig"]["NetworkMode"] = json!("packages");
             refused(settings, &given);
+        }
+    }
+
+    #[test]
+    fn a_container_reads_the_datasets_of_the_settings_and_no_other_folder() {
+        let vars = [("SANDBOX_DATASETS".to_owned(), "sales=/srv/sales, web=/srv/web".to_owned())];
+        let settings = Settings::parse(vars).expect("valid");
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let uid = Uid::of_container(NAME).expect("valid");
+        let empty = || Some("/volumes/empty".to_owned());
+        let with = |datasets: &[Dataset]| {
+            let container = Container {
+                datasets,
+                ..container(&settings, settings.limits, "sess_0123456789ab", &owner)
+            };
+            serde_json::to_value(create_body(&container, &HOST, uid)).expect("serializes")
+        };
+        let dataset = |name: &str, path: &str| Dataset {
+            name: name.into(),
+            path: path.into(),
+            view: View::Own { empty: "/volumes/empty".into() },
+        };
+        let (sales, web) = (dataset("sales", "/srv/sales"), dataset("web", "/srv/web"));
+        for some in [&[][..], std::slice::from_ref(&sales), &[web, sales.clone()]] {
+            let given = with(some);
+            let own = description(&settings, &HOST, (NAME, empty()), &given);
+            assert_eq!(own.expect("allowed"), given);
+        }
+        let refused = |given: &Value| {
+            for empty in [empty(), None] {
+                assert!(description(&settings, &HOST, (NAME, empty), given).is_err(), "{given}");
+            }
+        };
+        let live = Dataset { view: View::Live, ..sales.clone() };
+        let other = Dataset { view: View::Own { empty: "/etc".into() }, ..sales.clone() };
+        let (moved, renamed) = (dataset("sales", "/srv"), dataset("other", "/srv/sales"));
+        for some in [&[live][..], &[other], &[moved], &[renamed], &[sales.clone(), sales.clone()]] {
+            refused(&with(some));
+        }
+        for (pointer, value) in [
+            ("/ReadOnly", json!(false)),
+            ("/Source", json!("volume")),
+            ("/Target", json!("/mnt/data")),
+            ("/Target", json!("/data/sales/../../tmp")),
+            ("/Type", json!("bind")),
+            ("/VolumeOptions/NoCopy", json!(false)),
+            ("/VolumeOptions/DriverConfig/Name", json!("other")),
+            ("/VolumeOptions/DriverConfig/Options/type", json!("ext4")),
+            ("/VolumeOptions/DriverConfig/Options/o", json!("lowerdir=/:/volumes/empty")),
+        ] {
+            let mut changed = with(std::slice::from_ref(&sales));
+            let mount = &mut changed["HostConfig"]["Mounts"][0];
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            mount.pointer_mut(parent).expect("is there")[name] = value;
+            refused(&changed);
         }
     }
 
@@ -455,7 +538,7 @@ mod tests {
     fn no_other_container_is_made() {
         let settings = settings();
         let refused = |name: &str, given: &Value| {
-            assert!(description(&settings, &HOST, name, given).is_err(), "{name}: {given}");
+            assert!(description(&settings, &HOST, (name, None), given).is_err(), "{name}: {given}");
         };
         let others: &[(&str, Value)] = &[
             ("/HostConfig/Binds", json!(["/:/host"])),

@@ -1,6 +1,6 @@
 //! The requests that a server may make to its engine, and no others. Pure.
 //!
-//! A request is parsed as one of twelve, and written anew from that: of the server's own text, only a container's id or
+//! A request is parsed as one of thirteen, and written anew from that: of the server's own text, only a container's id or
 //! name is passed on, and these have a fixed form.
 
 use std::fmt;
@@ -39,6 +39,8 @@ pub(super) enum Request {
     Image(String),
     /// The containers of this program.
     List,
+    /// Creates the empty volume that datasets need, or finds it.
+    EmptyVolume,
     /// Creates a container of this name, which the body describes.
     Create(String),
     /// Attaches to the streams of a container.
@@ -93,6 +95,7 @@ impl Request {
                 let name = name.strip_prefix("images/")?.strip_suffix("/json")?;
                 (name == image).then(|| (Self::Image(image.to_owned()), NONE))?
             }
+            ("POST", ["volumes", "create"]) => (Self::EmptyVolume, NONE),
             ("POST", ["containers", "create"]) => {
                 (Self::Create(query.value("name")?.to_owned()), CREATE)
             }
@@ -111,7 +114,8 @@ impl Request {
     pub(super) fn method(&self) -> Method {
         match self {
             Self::Ping | Self::Version | Self::Info | Self::Image(_) | Self::List => Method::GET,
-            Self::Create(_)
+            Self::EmptyVolume
+            | Self::Create(_)
             | Self::Attach(_)
             | Self::Wait(_)
             | Self::Start(_)
@@ -130,6 +134,7 @@ impl Request {
             Self::Info => "/info".into(),
             Self::Image(name) => format!("/images/{name}/json"),
             Self::List => "/containers/json".into(),
+            Self::EmptyVolume => "/volumes/create".into(),
             Self::Create(_) => "/containers/create".into(),
             Self::Attach(id) => format!("/containers/{id}/attach"),
             Self::Wait(id) => format!("/containers/{id}/wait"),
@@ -257,6 +262,7 @@ mod tests {
                 Request::Image(IMAGE.into()),
             ),
             ("GET", format!("/containers/json?{ours}"), Request::List),
+            ("POST", "/volumes/create".into(), Request::EmptyVolume),
             ("POST", "/containers/create?name=x&platform=".into(), Request::Create("x".into())),
             ("POST", format!("/containers/{ID}/attach?{attach}"), Request::Attach(id())),
             ("POST", format!("/containers/{ID}/wait?condition=removed"), Request::Wait(id())),

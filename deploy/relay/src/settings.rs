@@ -1,10 +1,10 @@
 //! The settings that a relay and its server have in common: those that describe a container, and limit the number of
 //! containers. `.env.example` describes them. A size that a server refuses is refused here, too.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
-use sandbox_container::{Limits, defaults};
+use sandbox_container::{Limits, defaults, named_folder};
 use tracing::Level;
 
 /// The settings of a relay.
@@ -22,6 +22,8 @@ pub struct Settings {
     pub hold: Option<Duration>,
     /// `SANDBOX_PACKAGES_LIMIT` and `SANDBOX_PACKAGES_NETWORK`, unless `SANDBOX_PACKAGES` is off.
     pub packages: Option<Packages>,
+    /// `SANDBOX_DATASETS`.
+    pub datasets: Vec<(String, PathBuf)>,
     /// `SANDBOX_LOG_LEVEL`.
     pub log_level: Level,
     /// `SANDBOX_LOG_FORMAT`.
@@ -100,6 +102,7 @@ impl Settings {
                 let seconds = within(text.parse().ok()?, defaults::HOLD_SECONDS)?;
                 Some(Some(Duration::from_secs(seconds)).filter(|hold| !hold.is_zero()))
             }),
+            datasets: vars.read("SANDBOX_DATASETS", "", datasets),
             log_level: vars.read("SANDBOX_LOG_LEVEL", "INFO", parsed),
             log_format: vars.read("SANDBOX_LOG_FORMAT", "console", parsed),
         };
@@ -109,6 +112,12 @@ impl Settings {
         }
         if vars.mistakes.is_empty() { Ok(settings) } else { Err(vars.mistakes) }
     }
+}
+
+/// Datasets, each as NAME=PATH, separated by commas.
+fn datasets(text: &str) -> Option<Vec<(String, PathBuf)>> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(named_folder).collect()
 }
 
 /// A value that is within its bounds, both included.
@@ -181,6 +190,7 @@ mod tests {
             ("SANDBOX_MAX_SESSIONS", &["0", "10001", "18446744073709551615"]),
             ("SANDBOX_PACKAGES_LIMIT", &["0", "1MB", "16EiB"]),
             ("SANDBOX_PACKAGES_NETWORK", &["host", "none", "container:x", "a b"]),
+            ("SANDBOX_DATASETS", &["sales", "sales=srv", "a/b=/srv", "x=/proc", "x=/"]),
             ("SANDBOX_ENV_FILE", &["settings"]),
         ] {
             for value in values {

@@ -85,7 +85,7 @@ impl<'a> Inline<'a> {
         if self.room().is_none() {
             return Ok(None);
         }
-        let open = Open { path: artifact.path.clone() };
+        let open = Open { path: artifact.path.clone().into() };
         let Ok(reader) = sessions.perform(id, open).await else { return Ok(None) };
         if reader.stamp().size > MAX_FILE_BYTES {
             return Err(TooLarge);

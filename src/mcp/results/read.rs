@@ -40,10 +40,12 @@ pub(in crate::mcp) fn too_large(
     let path = reader.path();
     let links = services.links(id);
     Error::ArtifactTooLarge {
-        path: path.as_str().to_owned(),
+        path: path.to_text(),
         size_bytes: reader.stamp().size,
         limit,
-        download_url: links.map(|(urls, session)| urls.download(session, path)),
+        download_url: links
+            .zip(path.own())
+            .map(|((urls, session), path)| urls.download(session, path)),
     }
 }
 
@@ -81,7 +83,7 @@ fn explain(error: ReadError, reader: &FileReader, id: &SessionId) -> Error {
             "{} was changed while it was read. Try again when the run that writes it has ended.",
             reader.path()
         )),
-        ReadError::Link(LinkError::Refused(_)) => Error::NotFound(reader.path().as_str().into()),
+        ReadError::Link(LinkError::Refused(_)) => Error::NotFound(reader.path().to_text()),
         ReadError::Link(_) => Error::SandboxDied(id.clone()),
     }
 }

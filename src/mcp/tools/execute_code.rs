@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
+    datasets,
     run_python::{client_timeout, cpus, lacking, libraries, no_pip, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
@@ -149,12 +150,13 @@ fn description(facts: &ToolFacts) -> String {
     } else {
         format!(
             "Files written below /mnt/data come back as artifacts: give the person their download_url. \
-             No network, {}{}. Libraries: {}. {} memory{}.{}",
+             No network, {}{}. Libraries: {}. {} memory{}.{}{}",
             no_pip(facts),
             lacking(facts.template),
             libraries(facts.template),
             human_size(config.limits(&OwnSettings::default()).memory),
             cpus(facts),
+            datasets(facts),
             client_timeout(config),
         )
     };

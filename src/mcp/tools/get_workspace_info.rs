@@ -9,9 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     create_session::time,
+    listed_datasets,
     schema::{
-        language, new_workspace, no_workspace, notes, object, optional_session, session_of_result,
-        string,
+        datasets, language, new_workspace, no_workspace, notes, object, optional_session,
+        session_of_result, string,
     },
 };
 use crate::{
@@ -103,6 +104,9 @@ impl Tool for GetWorkspaceInfo {
             "files": files(&listing),
             "resources": look.resources(),
         });
+        if let Some(datasets) = listed_datasets(&look.datasets) {
+            result["datasets"] = datasets;
+        }
         say_what_is_new(&opened, &mut result);
         call.note_lost(&opened);
         match inspected {
@@ -226,6 +230,7 @@ fn output() -> Value {
             },
             "resources": resources,
             "files": object(json!({ "count": number(), "bytes": number() }), &["count", "bytes"]),
+            "datasets": datasets(),
             "notes": notes(),
         }),
         &["language"],

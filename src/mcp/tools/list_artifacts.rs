@@ -1,14 +1,14 @@
 //! `list_artifacts`.
 
 use config::Toolset;
+use model::{FilePath, InvalidPath, text::quoted};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::schema::{artifact, next_offset, object, required_session, session_of_result, string};
-use crate::sessions::List;
 use crate::{
-    error::Result,
+    error::{Error, Result},
     listing,
     mcp::{
         audited::Log,
@@ -19,6 +19,7 @@ use crate::{
         },
         tool::{Description, Hints, Tool, ToolFacts},
     },
+    sessions::{Found, List, ListWithin},
 };
 
 /// Maximum number of files of one page.
@@ -37,6 +38,7 @@ pub(in crate::mcp) struct ListArtifacts;
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct Arguments {
     session_id: String,
+    path: Option<String>,
     offset: Option<f64>,
 }
 
@@ -52,6 +54,7 @@ impl Tool for ListArtifacts {
             input: object(
                 json!({
                     "session_id": required_session(),
+                    "path": string("Only this folder or file; /data/NAME for a dataset."),
                     "offset": {
                         "type": "integer",
                         "minimum": 0,
@@ -104,18 +107,23 @@ impl Tool for ListArtifacts {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { session_id, offset } = arguments;
+        let Arguments { session_id, path, offset } = arguments;
         let id = existing(&session_id, log)?;
         let offset = whole("offset", offset, 0..=MAX_OFFSET)?.unwrap_or(0);
         let services = &call.services;
-        let listing = services.sessions.perform(&id, List).await?;
+        let place = path.as_deref().map(place).transpose()?.flatten();
+        let is_all = place.is_none();
+        let Found { files, more } = match place {
+            Some(path) => services.sessions.perform(&id, ListWithin { path }).await?,
+            None => services.sessions.perform(&id, List).await?.into(),
+        };
         let links = services.links(&id);
-        let total = listing.artifacts.len();
+        let total = files.len();
         let own_links = links.filter(|_| total <= MAX_WITH_URLS);
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(total);
         let (mut artifacts, mut size) = (vec![], ENVELOPE);
-        for artifact in listing.artifacts[start..].iter().take(PAGE) {
-            let rendered = listing::entry(own_links, artifact);
+        for file in files[start..].iter().take(PAGE) {
+            let rendered = listing::entry(own_links, file);
             size += chars(&rendered);
             // At least one file, as otherwise no client would get to the next page.
             if size > MAX_CHARS && !artifacts.is_empty() {
@@ -126,23 +134,33 @@ impl Tool for ListArtifacts {
         let next = start + artifacts.len();
         let mut result =
             json!({ "session_id": id.as_str(), "artifacts": artifacts, "total": total });
-        if listing.more {
+        if more {
             result["incomplete"] = true.into();
         }
         if next < total {
             result["next_offset"] = next.into();
         }
-        if let Some((urls, session)) = links {
+        let has_own = files.iter().any(|file| file.path.own().is_some());
+        if let Some((urls, session)) = links.filter(|_| has_own || is_all) {
             if own_links.is_none() {
                 result["download_url_template"] = urls.download_any(session).into();
             }
             // The first page is enough.
-            if start == 0 {
+            if start == 0 && is_all {
                 result["download_all_url"] = urls.download_all(session).into();
                 result["page_url"] = urls.page(session).into();
             }
         }
         log.bytes = Some(result.to_string().len() as u64);
         Ok(success(result).into())
+    }
+}
+
+/// The folder or file that is listed; `None` for the data area.
+fn place(path: &str) -> Result<Option<FilePath>> {
+    match FilePath::anywhere(path.trim_end_matches('/')) {
+        Ok(path) => Ok(Some(path)),
+        Err(InvalidPath::Folder | InvalidPath::Empty) => Ok(None),
+        Err(why) => Err(Error::InvalidPath(format!("path {} {why}.", quoted(path)))),
     }
 }

@@ -7,7 +7,10 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::object;
+use super::{
+    listed_datasets,
+    schema::{self, object},
+};
 use crate::{
     error::Result,
     mcp::{
@@ -60,7 +63,10 @@ impl Tool for ListRuntimes {
             text: "Lists the languages, with version, features and preinstalled packages.".into(),
             input: object(json!({}), &[]),
             output: object(
-                json!({ "runtimes": { "type": "array", "items": runtime } }),
+                json!({
+                    "runtimes": { "type": "array", "items": runtime },
+                    "datasets": schema::datasets(),
+                }),
                 &["runtimes"],
             ),
             hints: Hints::ReadOnly,
@@ -79,7 +85,11 @@ impl Tool for ListRuntimes {
                 features.push("packages".into());
             }
         }
-        Ok(success(json!({ "runtimes": runtimes })).into())
+        let mut result = json!({ "runtimes": runtimes });
+        if let Some(datasets) = listed_datasets(&sessions.datasets()) {
+            result["datasets"] = datasets;
+        }
+        Ok(success(result).into())
     }
 }
 

@@ -117,7 +117,9 @@ use std::sync::{Arc, Weak};
 
 use backend::Template;
 use config::{Config, Toolset, Toolsets};
+use model::Dataset;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 pub(super) use self::{
     cancel_execution::CancelExecution, close_session::CloseSession, create_session::CreateSession,
@@ -199,7 +201,8 @@ pub(super) fn facts<'a>(
 ) -> ToolFacts<'a> {
     let packages = running::packages(sessions, toolsets);
     let (config, transport) = (sessions.config(), *transport);
-    ToolFacts { config, transport, toolsets, template, local_files, packages }
+    let datasets = sessions.datasets();
+    ToolFacts { config, transport, toolsets, template, local_files, datasets, packages }
 }
 
 impl Checked {
@@ -314,6 +317,51 @@ impl std::fmt::Debug for Tools {
     }
 }
 
+/// Maximum number of characters about datasets in a description: a model reads them before each conversation.
+const MAX_DATASETS_CHARS: usize = 300;
+
+/// A sentence on the datasets for descriptions, after a blank; empty without datasets.
+pub(super) fn datasets(facts: &ToolFacts) -> String {
+    let Some((first, rest)) = facts.datasets.split_first() else { return String::new() };
+    let mut text = shown(first);
+    let mut left = rest.len();
+    for dataset in rest {
+        let next = shown(dataset);
+        if text.len() + next.len() > MAX_DATASETS_CHARS {
+            break;
+        }
+        text.push_str(", ");
+        text.push_str(&next);
+        left -= 1;
+    }
+    let more = if left > 0 { format!(" and {left} more in /data") } else { String::new() };
+    format!(" Data to read: {text}{more}; list_artifacts with path lists their files.")
+}
+
+/// A dataset with its description.
+fn shown(dataset: &Dataset) -> String {
+    match &*dataset.description {
+        "" => dataset.folder(),
+        description => format!("{} ({description})", dataset.folder()),
+    }
+}
+
+/// Maximum number of datasets in a result.
+const MAX_DATASETS: usize = 20;
+
+/// The datasets for a result; `None` without datasets.
+pub(super) fn listed_datasets(datasets: &[Arc<Dataset>]) -> Option<Value> {
+    let listed = datasets.iter().take(MAX_DATASETS).map(|dataset| {
+        let mut listed = json!({ "path": dataset.folder() });
+        if !dataset.description.is_empty() {
+            listed["description"] = dataset.description.as_str().into();
+        }
+        listed
+    });
+    let listed: Vec<_> = listed.collect();
+    (!listed.is_empty()).then(|| listed.into())
+}
+
 /// The instructions that every client reads before the first call: facts that the list of tools does not contain.
 pub(super) fn instructions(config: &Config, toolsets: Toolsets) -> String {
     if toolsets.is_only(Toolset::Own) {
@@ -348,7 +396,8 @@ mod tests {
     fn facts<'a>(config: &'a Config, template: &'a Template) -> ToolFacts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
         let packages = &[Ecosystem::PyPi, Ecosystem::Npm];
-        ToolFacts { config, transport, toolsets, template, local_files: true, packages }
+        let datasets = vec![];
+        ToolFacts { config, transport, toolsets, template, local_files: true, datasets, packages }
     }
 
     #[test]

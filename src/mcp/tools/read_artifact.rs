@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use config::Toolset;
 use model::{
-    DataPath, SessionId,
+    FilePath, SessionId,
     artifact::is_picture,
     text::{
         encoding::{Encoding, SNIFFED},
@@ -64,7 +64,7 @@ impl Tool for ReadArtifact {
         Description {
             title: "Read a file",
             text: format!(
-                "Shows a file of /mnt/data: a picture as a picture, text by pages of {}. Open other \
+                "Shows a file of /mnt/data or /data: a picture as a picture, text by pages of {}. Open other \
                  files (XLSX, PDF) in run_python, or give the person the download_url.",
                 human_size(text::PAGE),
             ),
@@ -77,13 +77,13 @@ impl Tool for ReadArtifact {
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
         let Arguments { session_id, path, format, offset, length } = arguments;
         let id = existing(&session_id, log)?;
-        let path = DataPath::anywhere(&path)
+        let path = FilePath::anywhere(&path)
             .map_err(|why| Error::InvalidPath(format!("The path {why}.")))?;
         let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?.unwrap_or(0);
         let length = whole("length", length, 1..=budget::BASE64)?;
         let reader = call.services.sessions.perform(&id, Open { path: path.clone() }).await?;
         let size_bytes = reader.stamp().size;
-        let mut result = listing::file(None, &path, size_bytes);
+        let mut result = listing::readable(None, &path, size_bytes);
         result["session_id"] = id.as_str().into();
         log.bytes = Some(size_bytes);
         let file = File { call, id: &id, reader, result };
@@ -262,11 +262,11 @@ impl File<'_> {
         let end = self.bytes(self.size().saturating_sub(kind::END), kind::END).await?;
         let world = self.call.services.sessions.template().await.world;
         let path = self.reader.path();
-        let kind = kind::of(path.as_str(), self.size(), (start, &end), world);
+        let kind = kind::of(&path.to_text(), self.size(), (start, &end), world);
         let mut result = self.result;
         result["kind"] = kind.name.into();
         result["advice"] = kind.advice.into();
-        if let Some((urls, session)) = self.call.services.links(self.id) {
+        if let Some(((urls, session), path)) = self.call.services.links(self.id).zip(path.own()) {
             result["download_url"] = urls.download(session, path).into();
         }
         Ok(success(result))

@@ -13,7 +13,10 @@ use rmcp::model::CallToolResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{artifact, new_session, notes, object, session_of_result, string};
+use super::{
+    datasets,
+    schema::{artifact, new_session, notes, object, session_of_result, string},
+};
 use crate::{
     error::{Error, Result},
     mcp::{
@@ -114,7 +117,7 @@ fn description(facts: &ToolFacts) -> String {
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
-         files.{}",
+         files.{}{}",
         python(facts.template),
         no_pip(facts),
         lacking(facts.template),
@@ -124,6 +127,7 @@ fn description(facts: &ToolFacts) -> String {
         cpus(facts),
         config.timezone.as_deref().unwrap_or("UTC"),
         human_time(config.ttl(&OwnSettings::default())),
+        datasets(facts),
         client_timeout(config),
     )
 }

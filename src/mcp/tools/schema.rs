@@ -100,3 +100,12 @@ pub(super) fn new_workspace() -> Value {
                         before.",
     })
 }
+
+/// Datasets, as [`listed_datasets`](super::listed_datasets) makes them.
+pub(in crate::mcp) fn datasets() -> Value {
+    let dataset = object(
+        json!({ "path": { "type": "string" }, "description": { "type": "string" } }),
+        &["path"],
+    );
+    json!({ "type": "array", "description": "Data to read.", "items": dataset })
+}

@@ -19,9 +19,10 @@ use crate::{
         base64_text::decode_whole,
         call::{Call, say_if_new, session, success},
         long_text::within,
-        roots::{self, Found},
+        roots::{self, Found, LocalFile},
         tool::{Description, Hints, Tool, ToolFacts},
     },
+    notes::{Advice, Note},
     sessions::{Opened, Upload},
 };
 
@@ -134,6 +135,9 @@ impl Tool for UploadFile {
             }
             (None, None, Some(local)) => match roots::open(call, &local).await? {
                 Found::File(file) => {
+                    if let Some(there) = target.in_dataset(&file, call, log).await? {
+                        return Ok(there);
+                    }
                     within(file.size, limit)?;
                     Content::new(file.pieces(limit))
                 }
@@ -219,6 +223,30 @@ impl Target {
         });
         say_if_new(is_new && given.is_some(), &mut result);
         Ok(success(result).into())
+    }
+
+    /// The answer if a dataset of the session has the file already.
+    async fn in_dataset(
+        &self,
+        file: &LocalFile,
+        call: &Call,
+        log: &mut Log,
+    ) -> Result<Option<CallToolResponse>> {
+        let sessions = &call.services.sessions;
+        if file.in_datasets(&sessions.datasets()).is_none() {
+            return Ok(None);
+        }
+        let (Opened { id, is_new, .. }, there) = sessions.ensure(self.given.clone()).await;
+        log.session = Some(id.clone());
+        call.or_close(self.given.is_none(), &id, there).await?;
+        // A session may be older than the datasets.
+        let datasets = sessions.get(&id).map(|live| live.info().datasets).unwrap_or_default();
+        let Some(path) = file.in_datasets(&datasets) else { return Ok(None) };
+        call.note(Note::Advice(Advice::InDataset));
+        let mut result =
+            json!({ "session_id": id.as_str(), "path": path, "size_bytes": file.size });
+        say_if_new(is_new && self.given.is_some(), &mut result);
+        Ok(Some(success(result).into()))
     }
 
     /// Returns a URL with which a person, curl or a workflow that has the file uploads it.

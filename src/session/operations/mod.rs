@@ -33,7 +33,7 @@ pub(super) use self::{
 pub use self::{
     inspect::{Inspect, Inspected},
     install::Install,
-    list::{List, Listing},
+    list::{Found, List, ListWithin, Listing},
     open::Open,
     output::{OutputPart, ReadOutput},
     reset::Reset,

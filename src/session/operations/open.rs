@@ -1,12 +1,12 @@
 //! Opens a file for reading.
 
 use link::{Link, LinkError};
-use model::{DataPath, text::nearest};
+use model::{FilePath, text::nearest};
 use protocol::message::FailureCode;
 
 use super::{
     Done, Operation, OperationContext, OperationError,
-    list::{Listing, list},
+    list::{Found, find},
 };
 use crate::{error::Error, session::FileReader};
 
@@ -17,7 +17,7 @@ const MAX_NEAREST: usize = 5;
 #[derive(Debug, Clone)]
 pub struct Open {
     /// The file's path.
-    pub path: DataPath,
+    pub path: FilePath,
 }
 
 impl Operation for Open {
@@ -37,41 +37,44 @@ impl Operation for Open {
                 };
                 Ok(Done::unchanged(reader))
             }
-            Err(error) if error.code() == Some(FailureCode::BadPath) => {
-                let why = format!(
-                    "The path {path} leads through a file or a link, or may not be read. \
-                     list_artifacts lists the files that can be."
-                );
-                Err(Error::InvalidPath(why).into())
-            }
-            Err(error) if error.code() == Some(FailureCode::NotFound) => {
-                Err(not_found(&link, &path).await)
-            }
-            Err(error) => Err(OperationError::Link(error, path.as_str().into())),
+            Err(error) => Err(refused(&link, &path, error).await),
         }
     }
 }
 
-/// The error for a missing file, with similar names.
-async fn not_found(link: &Link, path: &DataPath) -> OperationError {
-    match list(link).await {
-        Ok(Listing { artifacts, .. }) => {
-            let names = || artifacts.iter().map(|artifact| artifact.path.as_str());
-            let is_below = |name: &str| {
-                name.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'))
-            };
-            let near: Vec<_> =
-                nearest(path.as_str(), names(), MAX_NEAREST).map(str::to_owned).collect();
-            let path = path.as_str().to_owned();
+/// The error for a path at which nothing can be read.
+pub(super) async fn refused(link: &Link, path: &FilePath, error: LinkError) -> OperationError {
+    match error.code() {
+        Some(FailureCode::BadPath) => Error::InvalidPath(format!(
+            "The path {path} leads through a file or a link, or may not be read. list_artifacts lists the files \
+             that can be."
+        ))
+        .into(),
+        Some(FailureCode::NotFound) => not_found(link, path).await,
+        _ => OperationError::Link(error, path.to_text()),
+    }
+}
+
+/// The error for a missing file, with similar names of the data area or of the dataset.
+async fn not_found(link: &Link, path: &FilePath) -> OperationError {
+    let dataset = path.dataset();
+    let text = path.to_text();
+    match find(link, dataset.as_ref()).await {
+        Ok(Found { files, .. }) => {
+            let names: Vec<_> = files.iter().map(|file| file.path.to_text()).collect();
+            let names = || names.iter().map(String::as_str);
+            let is_below =
+                |name: &str| name.strip_prefix(&*text).is_some_and(|rest| rest.starts_with('/'));
+            let near: Vec<_> = nearest(&text, names(), MAX_NEAREST).map(str::to_owned).collect();
             if names().any(is_below) {
-                Error::IsFolder(path).into()
+                Error::IsFolder(text).into()
             } else if near.is_empty() {
-                Error::NotFound(path).into()
+                Error::NotFound(text).into()
             } else {
-                Error::NotFoundNear { path, near }.into()
+                Error::NotFoundNear { path: text, near }.into()
             }
         }
-        Err(LinkError::Refused(_)) => Error::NotFound(path.as_str().to_owned()).into(),
-        Err(error) => OperationError::Link(error, path.as_str().into()),
+        Err(LinkError::Refused(_)) => Error::NotFound(text).into(),
+        Err(error) => OperationError::Link(error, text),
     }
 }

@@ -23,7 +23,11 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use sandbox_container::{APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, create_body};
+use model::DatasetSource;
+use parking_lot::Mutex;
+use sandbox_container::{
+    APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, View, create_body, empty_volume,
+};
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
@@ -31,7 +35,7 @@ use self::engine::{EngineFacts, ImageFacts};
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Greeting,
     Limits, ListedSandbox, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec,
-    Template, abilities::orphans_among_all, image,
+    Template, abilities::orphans_among_all, dataset_needs_path, image,
 };
 
 /// The Docker backend. Connects at its first use, so that a server starts without an engine and can report what is
@@ -60,6 +64,8 @@ pub struct PackageSettings {
 struct Connection {
     engine: Engine,
     facts: EngineFacts,
+    /// The path of the empty volume on the engine's host, once it is known.
+    empty: Mutex<Option<String>>,
 }
 
 /// Longest wait for one answer. Overloaded engines were observed to take minutes.
@@ -120,7 +126,7 @@ impl Docker {
             .get_or_try_init(|| async {
                 let engine = engine::connect().map_err(|error| self.explain(error))?;
                 let facts = engine::facts(&engine).await.map_err(|error| self.explain(error))?;
-                Ok(Connection { engine, facts })
+                Ok(Connection { engine, facts, empty: Mutex::default() })
             })
             .await
     }
@@ -132,7 +138,8 @@ impl Docker {
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
-        let Connection { engine, .. } = self.connection().await?;
+        let connection = self.connection().await?;
+        let engine = &connection.engine;
         let id = self.create(spec).await?;
 
         // The wait begins before the start. If the container is removed before the engine receives the request, the
@@ -155,7 +162,9 @@ impl Docker {
         let attached = match started.await {
             Ok(attached) => attached,
             Err(error) => {
-                let error = self.explain(error);
+                // It may have been removed.
+                connection.empty.lock().take();
+                let error = explain_start(self.explain(error), spec);
                 if let Err(error) = self.remove(id.clone()).await {
                     tracing::warn!(%error, "failed to remove a container that did not start");
                 }
@@ -205,7 +214,7 @@ impl Docker {
 
     /// Creates the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
-        let Connection { engine, facts } = self.connection().await?;
+        let Connection { engine, facts, .. } = self.connection().await?;
         let packages = self.packages.as_ref();
         let purpose = match (spec.purpose, packages) {
             (Purpose::Session, packages) => {
@@ -218,6 +227,7 @@ impl Docker {
                 return Err(BackendError::new(Kind::Refused, "Packages are off here."));
             }
         };
+        let datasets = self.datasets(spec).await?;
         let container = Container {
             session: spec.session.as_str(),
             owner: &self.owner,
@@ -225,6 +235,7 @@ impl Docker {
             runtime: self.runtime.as_deref(),
             limits: spec.limits,
             hold: spec.hold,
+            datasets: &datasets,
             purpose,
         };
         for _ in 0..MAX_UIDS_TRIED {
@@ -238,6 +249,33 @@ impl Docker {
             }
         }
         Err(engine::uids_taken(MAX_UIDS_TRIED))
+    }
+
+    /// The mounts of a sandbox's datasets.
+    async fn datasets(&self, spec: &Spec) -> Result<Vec<sandbox_container::Dataset>, BackendError> {
+        let mut mounts = vec![];
+        for dataset in &spec.datasets {
+            let (path, view) = match &dataset.source {
+                DatasetSource::Folder(path) => (path, View::Own { empty: self.empty().await? }),
+                DatasetSource::Root(path) => (path, View::Live),
+                DatasetSource::Volume(_) => return Err(dataset_needs_path(&dataset.name)),
+            };
+            let (name, path) = (dataset.name.to_string(), path.clone());
+            mounts.push(sandbox_container::Dataset { name, path, view });
+        }
+        Ok(mounts)
+    }
+
+    /// The path of the empty volume on the engine's host.
+    async fn empty(&self) -> Result<String, BackendError> {
+        let Connection { engine, empty, .. } = self.connection().await?;
+        let known = empty.lock().clone();
+        if let Some(path) = known {
+            return Ok(path);
+        }
+        let path = self.in_time(engine.create_volume(empty_volume())).await?.mountpoint;
+        *empty.lock() = Some(path.clone());
+        Ok(path)
     }
 
     async fn found(&self) -> Result<Vec<ListedSandbox>, BackendError> {
@@ -261,6 +299,14 @@ impl Docker {
     fn explain(&self, error: bollard::errors::Error) -> BackendError {
         engine::explain(error, &self.image)
     }
+}
+
+/// Adds to the error of a container that did not start that its datasets may be the reason.
+fn explain_start(error: BackendError, spec: &Spec) -> BackendError {
+    if spec.datasets.is_empty() {
+        return error;
+    }
+    error.with_fix("`llm-sandbox doctor` says whether the folders of its datasets are there.")
 }
 
 /// Resolves when the container is removed. Retries for as long as the engine cannot be asked.
@@ -338,7 +384,7 @@ impl Backend for Docker {
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(async move {
-            let Connection { engine, facts } = self.connection().await?;
+            let Connection { engine, facts, .. } = self.connection().await?;
             self.in_time(engine.ping()).await?;
             if let Some(runtime) = &self.runtime
                 && !facts.may_have_runtime(runtime)

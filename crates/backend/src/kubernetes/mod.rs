@@ -13,6 +13,7 @@
 //! dead server with their owner (see [`owner`]), and other servers remove them by its Lease (see [`lease`]).
 
 mod checks;
+mod datasets;
 mod explain;
 mod found;
 mod homes;
@@ -232,6 +233,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         hold: None,
         caller: None,
         packages: config.packages_within(),
+        datasets: &[],
         purpose: Purpose::Session,
         key: None,
         uid: Uid::random(),

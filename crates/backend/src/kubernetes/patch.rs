@@ -62,7 +62,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("spec.initContainers", "nothing else runs beside a sandbox"),
     ("spec.runtimeClassName", "set SANDBOX_RUNTIME instead"),
     ("spec.shareProcessNamespace", "nothing else runs beside a sandbox"),
-    ("spec.volumes", "a sandbox has no files but its own: no hostPath, no claim, no secret"),
+    (
+        "spec.volumes",
+        "a sandbox has no files but its own, and datasets: no hostPath, no claim, no secret",
+    ),
 ];
 
 fn is(holds: bool, otherwise: &'static str) -> Result<(), &'static str> {
@@ -127,6 +130,11 @@ impl Patch {
         let user = self.at("/securityContext/runAsUser")?;
         let fixed = user.as_u64().and_then(|user| u32::try_from(user).ok());
         Some(fixed.map_or([1, u32::MAX], |user| [user, user]))
+    }
+
+    /// The value of an annotation that the patch sets.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.0.get("metadata")?.get("annotations")?.get(name)?.as_str()
     }
 
     fn at(&self, below_spec: &str) -> Option<&Value> {

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use protocol::limits::MAX_FILES;
+use protocol::limits::{DATASETS, MAX_FILES};
 use sandbox_container::{
     AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_FETCHER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
     Limits, PACKAGES, Uid, scratch_bytes,
@@ -66,6 +66,8 @@ pub(super) struct Wanted<'a> {
     pub(super) hold: Option<Duration>,
     /// Bytes of packages in the pod, if packages may be installed.
     pub(super) packages: Option<u64>,
+    /// The datasets, each with the source of its volume.
+    pub(super) datasets: &'a [(String, Value)],
     /// The pod's task.
     pub(super) purpose: Purpose,
     /// The caller of the session, if several servers share their callers.
@@ -173,14 +175,23 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
         },
     });
     let spec = &mut pod["spec"];
+    for (number, (name, source)) in wanted.datasets.iter().enumerate() {
+        // A dataset's name may be none of a volume's.
+        let volume = format!("dataset-{number}");
+        let mount = json!({
+            "name": volume, "mountPath": format!("{DATASETS}/{name}"), "readOnly": true,
+        });
+        add(&mut spec["containers"][0]["volumeMounts"], mount);
+        let mut source = source.clone();
+        source["name"] = volume.into();
+        add(&mut spec["volumes"], source);
+    }
     match wanted.purpose {
         Purpose::Session => {
             if let Some(size) = wanted.packages {
-                let mounts = spec["containers"][0]["volumeMounts"].as_array_mut();
                 let mount = json!({ "name": "packages", "mountPath": PACKAGES });
-                mounts.expect("the JSON above has it").push(mount);
-                let volumes = spec["volumes"].as_array_mut().expect("the JSON above has it");
-                volumes.push(memory_volume("packages", size));
+                add(&mut spec["containers"][0]["volumeMounts"], mount);
+                add(&mut spec["volumes"], memory_volume("packages", size));
             }
         }
         // A fetcher resolves the name of the package index with the cluster's name server.
@@ -194,6 +205,11 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
     }
     wanted.patch.apply(&mut pod);
     pod
+}
+
+/// Adds an item to a list of the description.
+fn add(list: &mut Value, item: Value) {
+    list.as_array_mut().expect("the description has it").push(item);
 }
 
 fn memory_volume(name: &str, size: u64) -> Value {
@@ -266,6 +282,7 @@ mod tests {
             hold: None,
             caller: None,
             packages: None,
+            datasets: &[],
             purpose: Purpose::Session,
             key: None,
             limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
@@ -302,6 +319,23 @@ mod tests {
         );
         assert_eq!(session["spec"]["volumes"][3]["emptyDir"]["sizeLimit"], "128000000");
         assert_eq!(session["metadata"]["labels"].get(LABEL_FETCHER), None);
+    }
+
+    #[test]
+    fn a_dataset_is_a_volume_that_can_only_be_read() {
+        let (reference, patch) = (reference(), Patch::default());
+        let source =
+            json!({ "nfs": { "server": "nfs.example.org", "path": "/x", "readOnly": true } });
+        let datasets = [("Sales_2026".to_owned(), source)];
+        let mut made = pod(&Wanted { datasets: &datasets, ..wanted(&reference, &patch) });
+        let mut take =
+            |list: &str| made.pointer_mut(list).and_then(Value::as_array_mut).and_then(Vec::pop);
+        let mount =
+            json!({ "name": "dataset-0", "mountPath": "/data/Sales_2026", "readOnly": true });
+        assert_eq!(take("/spec/containers/0/volumeMounts"), Some(mount));
+        let volume = take("/spec/volumes").expect("a volume");
+        assert_eq!((&volume["name"], &volume["nfs"]["path"]), (&json!("dataset-0"), &json!("/x")));
+        assert_eq!(made, pod(&wanted(&reference, &patch)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    ANSWER_TIMEOUT, Cluster, Inner, Run, Started, ask,
+    ANSWER_TIMEOUT, Cluster, Inner, Run, Started, ask, datasets,
     explain::{explain, no_answer},
     is_not_there,
     pod::{self, Wanted},
@@ -123,6 +123,7 @@ impl Inner {
         run: &Run,
     ) -> Result<Pod, BackendError> {
         let ends_with = run.ends_with();
+        let datasets = datasets::datasets(spec, &self.settings.patch)?;
         let pod = pod::pod(&Wanted {
             name,
             session: spec.session.as_str(),
@@ -134,6 +135,7 @@ impl Inner {
             hold: spec.hold,
             caller: spec.caller.as_ref(),
             packages: self.settings.packages,
+            datasets: &datasets,
             purpose: spec.purpose,
             key: self.settings.key.as_deref(),
             uid,

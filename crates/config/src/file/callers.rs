@@ -21,17 +21,8 @@ struct CallerEntry {
 impl Found<'_> {
     /// Reads the callers, after the policies.
     pub(super) fn read_callers(&mut self, key: &Spanned<String>, node: Node) {
-        let items = match node {
-            Node::List(items) => items,
-            Node::Text(text) if text.is_empty() => return,
-            _ => {
-                let why = format!("{CALLERS}: is not a list");
-                return self.mistake(key.referenced.line(), &why);
-            }
-        };
-        for item in items {
-            let line = item.referenced.line();
-            match self.caller(item.value) {
+        for (line, node) in self.items(CALLERS, key, node) {
+            match self.caller(node) {
                 Ok(caller) => self.contents.callers.push(caller),
                 Err(all) => {
                     for why in all {

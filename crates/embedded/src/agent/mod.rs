@@ -246,8 +246,8 @@ impl Frontend for Agent {
         self.files.now().get(get)
     }
 
-    fn list(&self, list: List) -> (ListDone, Vec<u8>) {
-        self.files.now().list(list)
+    fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {
+        Ok(self.files.now().list(list))
     }
 
     fn remember(&mut self, _: Vec<u8>) -> Result<(), Failure> {

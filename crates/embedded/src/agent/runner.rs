@@ -230,6 +230,10 @@ impl Runner for Worker {
         (SCRATCH.as_ref(), SCRIPT)
     }
 
+    fn datasets(&self) -> Snapshot {
+        Snapshot::new()
+    }
+
     fn explain(&self, _: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {
         python_errors::explain(stderr, files, &mut ended.facts);
     }

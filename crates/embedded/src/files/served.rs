@@ -61,7 +61,7 @@ impl FileSystem {
         }
         let entries = tree::changed(&Snapshot::new(), all);
         let (json, omitted) = tree::to_json(&entries, MAX_BODY);
-        (ListDone { more: omitted > 0 }, json)
+        (ListDone { more: omitted > 0, cut: false }, json)
     }
 
     /// Answers [`Get`] with the reply and its body, the bytes.

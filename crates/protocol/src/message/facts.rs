@@ -93,6 +93,9 @@ pub struct MissingFile {
     pub name: String,
     /// Files of the data area, those with the most similar names first.
     pub there: Names,
+    /// Files of datasets with such a name, by their absolute paths, the most similar first.
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    pub in_datasets: Names,
 }
 
 /// A line of a program.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::is_false;
 #[cfg(doc)]
 use super::{Call, FailureCode};
 
@@ -103,6 +104,9 @@ pub struct List {
 pub struct ListDone {
     /// Whether there are more files after the last one.
     pub more: bool,
+    /// Whether there are files that cannot be listed, because there are too many.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cut: bool,
 }
 
 /// A regular file beneath `/mnt/data` or `/data`.
