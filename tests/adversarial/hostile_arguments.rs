@@ -229,6 +229,10 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
         "session_id" if STARTS_SESSIONS.contains(&tool) => None,
         "session_id" => Some("session_not_found"),
         "filename" => (!hostile.is_name).then_some("invalid_filename"),
+        "path" if tool == "list_artifacts" && matches!(text, "" | "/mnt/data" | "/mnt/data/") => {
+            None
+        }
+        "path" if tool == "list_artifacts" && text == "a/" => Some("not_found"),
         "path" => Some(if hostile.is_name { "not_found" } else { "invalid_path" }),
         "content_base64" => (!is_base64(text)).then_some("invalid_base64"),
         // No run has such an execution_id.

@@ -158,7 +158,8 @@ impl Tool for ListArtifacts {
 
 /// The folder or file that is listed; `None` for the data area.
 fn place(path: &str) -> Result<Option<FilePath>> {
-    match FilePath::anywhere(path.trim_end_matches('/')) {
+    let folder = path.strip_suffix('/').filter(|folder| !folder.is_empty());
+    match FilePath::anywhere(folder.unwrap_or(path)) {
         Ok(path) => Ok(Some(path)),
         Err(InvalidPath::Folder | InvalidPath::Empty) => Ok(None),
         Err(why) => Err(Error::InvalidPath(format!("path {} {why}.", quoted(path)))),
