@@ -1,7 +1,9 @@
 //! `llm-sandbox runtime install`, and the agent of the embedded engine.
 
 use std::{
+    ffi::{OsStr, OsString},
     io::{self, Write},
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
     process::ExitCode,
     time::Instant,
@@ -42,15 +44,28 @@ pub(super) struct AgentArgs {
     fuel: Option<u64>,
     #[arg(long)]
     state: Option<PathBuf>,
+    /// Name and folder of a dataset; may be repeated.
+    #[arg(long = "dataset", value_name = "NAME=PATH")]
+    datasets: Vec<OsString>,
 }
 
 impl AgentArgs {
     /// Runs the agent until its server ends.
     pub(super) fn run(self) -> ExitCode {
-        let Self { runtime, memory, data, scratch, packages, fuel, state } = self;
-        let settings = embedded::Settings { memory, data, scratch, packages, fuel, state };
+        let Self { runtime, memory, data, scratch, packages, fuel, state, datasets } = self;
+        let datasets = datasets.iter().filter_map(|dataset| named_folder(dataset)).collect();
+        let settings =
+            embedded::Settings { memory, data, scratch, packages, fuel, datasets, state };
         embedded::agent(&runtime, settings)
     }
+}
+
+/// The name and the folder of a dataset.
+fn named_folder(text: &OsStr) -> Option<(String, PathBuf)> {
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let name = std::str::from_utf8(&bytes[..at]).ok()?;
+    Some((name.to_owned(), OsStr::from_bytes(&bytes[at + 1..]).into()))
 }
 
 pub(super) async fn install(config: &Config, args: InstallArgs) -> ExitCode {

@@ -7,6 +7,8 @@ pub mod double;
 mod cells {
     mod docker_only;
 }
+#[cfg(feature = "wasm")]
+mod datasets;
 mod downloads;
 mod javascript;
 mod kubernetes;

@@ -16,8 +16,8 @@ import threading
 
 want = json.load(sys.stdin)
 
-# The guest's own folders, all of which are in memory.
-ROOT = {"mnt", "tmp", "usr", "lib", "home", "etc", "dev"}
+# The guest's own folders, all of which are in memory, and that of its datasets.
+ROOT = {"mnt", "tmp", "usr", "lib", "home", "etc", "dev", "data"}
 
 
 def told(check, ok, detail):

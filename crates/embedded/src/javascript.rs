@@ -12,7 +12,7 @@ use wasmtime::{Caller, Linker};
 
 use crate::{
     declarations::as_vars,
-    files::{DATA, Errno},
+    files::{Base, DATA, DatasetPath, Datasets, Errno, Located, Stat},
     machine::{Guest, Halt, Machine},
     python::Told,
     random,
@@ -240,6 +240,9 @@ fn act(
     path: &str,
     text: &[u8],
 ) -> Result<serde_json::Value, Errno> {
+    if let Located::Dataset(path) = files.locate(Base::Node(DATA), path, act != b"unlink")? {
+        return act_in_dataset(files.datasets(), act, &path);
+    }
     match act {
         b"open" => {
             let file = files.find(DATA, path, true)?;
@@ -267,11 +270,7 @@ fn act(
                 Err(Errno::Nospc)
             }
         }
-        b"stat" => {
-            let stat = files.stat(files.find(DATA, path, true)?)?;
-            let modified = stat.modified / 1_000_000;
-            Ok(json!({ "size": stat.size, "folder": stat.filetype == 3, "modified": modified }))
-        }
+        b"stat" => Ok(stat_as_json(&files.stat(files.find(DATA, path, true)?)?)),
         b"scandir" => {
             let names = files.entries(files.find(DATA, path, true)?)?.keys();
             Ok(names.cloned().collect())
@@ -279,6 +278,25 @@ fn act(
         b"unlink" => files.remove_file(DATA, path).map(|()| serde_json::Value::Null),
         b"mkdir" => files.make_folder(DATA, path).map(|_| serde_json::Value::Null),
         _ => Err(Errno::Nosys),
+    }
+}
+
+fn stat_as_json(stat: &Stat) -> serde_json::Value {
+    let modified = stat.modified / 1_000_000;
+    json!({ "size": stat.size, "folder": stat.filetype == 3, "modified": modified })
+}
+
+/// Carries out an operation on a file of a dataset.
+fn act_in_dataset(
+    datasets: &Datasets,
+    act: &[u8],
+    path: &DatasetPath,
+) -> Result<serde_json::Value, Errno> {
+    match act {
+        b"open" => as_text(datasets.read_all(path, MAX_READ)?),
+        b"stat" => Ok(stat_as_json(&datasets.stat(path, true)?)),
+        b"scandir" => Ok(datasets.names(path, MAX_READ)?.into()),
+        _ => Err(Errno::Rofs),
     }
 }
 
@@ -292,6 +310,9 @@ fn named(errno: Errno) -> (&'static str, &'static str) {
         Errno::Fbig => ("EFBIG", "file too large"),
         Errno::Nospc => ("ENOSPC", "no space left on device"),
         Errno::Rofs => ("EROFS", "read-only file system"),
+        Errno::Acces => ("EACCES", "permission denied"),
+        Errno::Io => ("EIO", "i/o error"),
+        Errno::Xdev => ("EXDEV", "cross-device link not permitted"),
         Errno::Loop => ("ELOOP", "too many symbolic links encountered"),
         _ => ("EINVAL", "invalid argument"),
     }

@@ -1,8 +1,9 @@
 //! The embedded engine: an agent that speaks the same protocol as a container's, in a process of its own, and
 //! interprets Python and JavaScript as WebAssembly.
 //!
-//! It starts no process of the user's, opens no file of the host for a guest, and has no network. It does not outlive
-//! its stream; instead it can be saved and restored. `agent-core` dispatches the verbs of the protocol to it.
+//! It starts no process of the user's, opens no file of the host for a guest except those of datasets, and has no
+//! network. It does not outlive its stream; instead it can be saved and restored. `agent-core` dispatches the verbs of
+//! the protocol to it.
 //!
 //! ```text
 //! install  packages -> a folder: compiled code, files, images         once, before the first sandbox
@@ -17,7 +18,7 @@
 //! ```
 //!
 //! Each sandbox has one process. Before it reads its first frame, it opens everything that it needs, and then gives up
-//! the right to open anything else.
+//! the right to open anything else except files of datasets.
 
 mod agent;
 mod declarations;
@@ -47,6 +48,7 @@ use thiserror::Error;
 
 pub use self::{
     agent::{Settings, agent},
+    files::check_dataset,
     install::{Sources, Step, install},
     kept::is_kept,
     runtime::{Description, describe},

@@ -8,12 +8,16 @@
 //! seccomp    only system calls for memory, own threads, time, random numbers, and descriptors that are open
 //! ```
 //!
+//! If there are datasets, Landlock allows to read files and folders beneath theirs, and seccomp to open files in the
+//! ways of the [gate](crate::files::Gate), to read links that are open so, and to read folders.
+//!
 //! A guest has no system calls at all. This limits the damage if the engine itself has a bug.
 
 use std::io;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, Scope,
 };
 use nix::{
     libc,
@@ -29,17 +33,25 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Maximum number of descriptors that the agent may have open: its own, and those of long outputs.
+use crate::files::{Datasets, Gate};
+
+/// Maximum number of descriptors that the agent may have open beside those of datasets: its own, and those of long
+/// outputs.
 const MAX_DESCRIPTORS: u64 = 64;
 
 /// Gives up all rights that the agent does not need. Must be called before there is a second thread, as later threads
 /// inherit the restrictions. `most_memory` is in bytes, as is `most_file`, which limits each file that it has open.
-pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
+/// Files of `datasets` can still be read.
+pub(crate) fn lock_down(most_memory: u64, most_file: u64, datasets: &Datasets) -> io::Result<()> {
+    // Relative paths of a system call without a folder start here. No process needs another place.
+    if let Some(root) = datasets.roots().next() {
+        nix::unistd::fchdir(root)?;
+    }
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),
-        (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS),
+        (Resource::RLIMIT_NOFILE, MAX_DESCRIPTORS + datasets.most_descriptors()),
         (Resource::RLIMIT_DATA, most_memory),
         (Resource::RLIMIT_FSIZE, most_file),
     ] {
@@ -47,30 +59,45 @@ pub(crate) fn lock_down(most_memory: u64, most_file: u64) -> io::Result<()> {
     }
     // A write beyond the limit of a file fails, instead of ending the process by a signal.
     SigSet::from(Signal::SIGXFSZ).thread_block()?;
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    restrict_files().map_err(io::Error::other)?;
-    for filter in filters().map_err(io::Error::other)? {
+    drop_capabilities()?;
+    restrict(datasets)
+}
+
+/// Restricts this thread, and those that it starts, to the system calls and files that are needed.
+pub(crate) fn restrict(datasets: &Datasets) -> io::Result<()> {
+    restrict_files(datasets).map_err(io::Error::other)?;
+    for filter in filters(datasets.gate()).map_err(io::Error::other)? {
         apply_filter(&filter).map_err(io::Error::other)?;
     }
     Ok(())
 }
 
-/// Denies access to files and ports, if the kernel supports that.
-fn restrict_files() -> Result<(), landlock::RulesetError> {
+/// Gives up all capabilities of this thread.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(())
+}
+
+/// Denies access to files and ports, if the kernel supports that. Files and folders of datasets can be read.
+fn restrict_files(datasets: &Datasets) -> Result<(), landlock::RulesetError> {
     let abi = ABI::V6;
-    Ruleset::default()
+    let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?
         .handle_access(AccessNet::from_all(abi))?
         .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()?;
+        .create()?;
+    for root in datasets.roots() {
+        rules = rules.add_rule(PathBeneath::new(root, AccessFs::ReadFile | AccessFs::ReadDir))?;
+    }
+    rules.restrict_self()?;
     Ok(())
 }
 
-/// The filters of system calls. Calls that are not allowed fail with EPERM, and `clone3` with ENOSYS.
-fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+/// The filters of system calls. Calls that are not allowed fail with EPERM, and `clone3` with ENOSYS. Files can be opened
+/// through the gate only.
+fn filters(gate: Option<&Gate>) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let thread = SeccompCondition::new(
         0,
@@ -105,6 +132,18 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         SeccompRule::new(vec![is_it])
     });
     rules.insert(libc::SYS_ioctl, ioctls.into_iter().collect::<Result<_, _>>()?);
+    if let Some(gate) = gate {
+        let is = |arg, value| {
+            SeccompCondition::new(arg, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value)
+        };
+        let way = |way| SeccompRule::new(vec![is(2, way)?, is(3, Gate::SIZE_OF_WAY)?]);
+        let ways = gate.ways().into_iter().map(way);
+        rules.insert(libc::SYS_openat2, ways.collect::<Result<_, _>>()?);
+        // With an empty path it reads a link that is open, and nothing else.
+        rules.insert(libc::SYS_readlinkat, vec![SeccompRule::new(vec![is(1, gate.nothing())?])?]);
+        // Only folders that are open.
+        rules.insert(libc::SYS_getdents64, vec![]);
+    }
     // Its flags are in memory, which a filter cannot read. ENOSYS makes the C library use the older `clone`.
     rules.insert(libc::SYS_clone3, vec![]);
     let (refuse, allow) = (SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow);
@@ -184,7 +223,7 @@ mod tests {
     fn no_signal_reaches_another_process_and_no_right_comes_back() {
         // Filters apply to the thread that installs them.
         let locked = thread::spawn(|| {
-            for filter in filters().expect("filters") {
+            for filter in filters(None).expect("filters") {
                 apply_filter(&filter).expect("put on");
             }
             let deliver = |process: Pid, thread: Pid| {

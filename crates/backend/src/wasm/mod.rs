@@ -4,6 +4,7 @@
 //! memory and the user's files are in the process's own memory, and the process has dropped all rights except to
 //! compute and to communicate. It ends when its input ends, and so with this server, even if the server is killed.
 
+mod datasets;
 mod fetch;
 mod folder;
 mod install;
@@ -11,6 +12,7 @@ mod packages;
 mod saved;
 
 use std::{
+    ffi::OsString,
     fmt,
     fs::File,
     io,
@@ -143,7 +145,8 @@ impl Wasm {
     fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let runtime = self.runtime()?;
         self.make_state_folder()?;
-        let started = self.spawn(&runtime, spec);
+        let datasets = datasets::readable(&spec.datasets)?;
+        let started = self.spawn(&runtime, spec, &datasets);
         started.map_err(|error| {
             let text = format!("A process for the sandbox could not be started: {error}.");
             BackendError::new(BackendErrorKind::Refused, text).caused_by(error)
@@ -155,7 +158,7 @@ impl Wasm {
         self.saved().map_or(Ok(()), StateFolder::make)
     }
 
-    fn spawn(&self, runtime: &Path, spec: &Spec) -> io::Result<Sandbox> {
+    fn spawn(&self, runtime: &Path, spec: &Spec, datasets: &[OsString]) -> io::Result<Sandbox> {
         let Limits { memory, data, .. } = spec.limits;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("embedded-agent").arg("--runtime").arg(runtime);
@@ -169,6 +172,9 @@ impl Wasm {
         }
         if let Some(fuel) = self.fuel {
             command.arg("--fuel").arg(fuel.to_string());
+        }
+        for dataset in datasets {
+            command.arg("--dataset").arg(dataset);
         }
         let saved = self.saved().zip(spec.saved_as.as_ref());
         let is_saved = saved.is_some();

@@ -34,7 +34,7 @@ use sandbox_files::{files::install, kept::OutputStore, watch::Watch};
 
 use self::keeper::Keeper;
 use crate::{
-    files::{FileSystem, PackageUploads, Uploads},
+    files::{Datasets, FileSystem, PackageUploads, Uploads, is_of_dataset},
     kept, lockdown,
     machine::Switch,
     memory::Pages,
@@ -62,6 +62,8 @@ pub struct Settings {
     pub packages: Option<u64>,
     /// Instructions of one call; `None` if they are not limited.
     pub fuel: Option<u64>,
+    /// Names and folders of the datasets.
+    pub datasets: Vec<(String, PathBuf)>,
     /// File in which the sandbox is saved when its server ends, and from which it is restored.
     pub state: Option<PathBuf>,
 }
@@ -106,10 +108,14 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let memory = File::open("/proc/self/statm")?;
     let status = File::open("/proc/self/status")?;
     let state = settings.state.as_deref().map(kept::open).transpose()?;
+    let datasets = Datasets::open(&settings.datasets)?;
     let most = most_memory(&runtime, settings);
-    lockdown::lock_down(most, most)?;
+    lockdown::lock_down(most, most, &datasets)?;
+    datasets.check()?;
 
     let files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
+    let files = files.with_datasets(datasets);
+    let datasets = files.datasets().clone();
     let files = SharedFiles::new(files);
     let keeper = Keeper::new(files.clone());
     let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
@@ -120,6 +126,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let orders = runner::start(runtime, settings, pages, files.clone(), replies.clone(), saved)?;
     let agent = Agent {
         files,
+        datasets,
         uploads: Uploads::default(),
         packages: settings.packages.map(PackageUploads::new),
         memory,
@@ -162,6 +169,7 @@ fn read(file: &File) -> Option<String> {
 /// The agent's part of the main thread.
 struct Agent {
     files: SharedFiles,
+    datasets: Arc<Datasets>,
     uploads: Uploads,
     /// `None` if installing is disabled.
     packages: Option<PackageUploads>,
@@ -243,11 +251,15 @@ impl Frontend for Agent {
     }
 
     fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
-        self.files.now().get(get)
+        // The files are not locked while a disk of the host is read.
+        if is_of_dataset(&get.path) { self.datasets.get(get) } else { self.files.now().get(get) }
     }
 
     fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {
-        Ok(self.files.now().list(list))
+        match list.within.as_deref().filter(|within| is_of_dataset(within)) {
+            Some(within) => self.datasets.list(within, list.after.as_deref()),
+            None => self.files.now().list(list),
+        }
     }
 
     fn remember(&mut self, _: Vec<u8>) -> Result<(), Failure> {

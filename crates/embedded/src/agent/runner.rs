@@ -117,6 +117,7 @@ impl Worker {
             now.restore(&before);
         }
         now.pin(|_| false);
+        now.datasets().close_all();
         now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
     }
 

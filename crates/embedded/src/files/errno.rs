@@ -13,12 +13,14 @@ macro_rules! errnos {
 }
 
 errnos! {
+    Acces = 2,
     Badf = 8,
     Exist = 20,
     Fault = 21,
     Fbig = 22,
     Ilseq = 25,
     Inval = 28,
+    Io = 29,
     Isdir = 31,
     Loop = 32,
     Mfile = 33,

@@ -5,13 +5,15 @@
 //! |- mnt/data                data        the user's files, within a quota of bytes and of files
 //! |- tmp                     scratch     temporary files, with a quota of their own
 //! |- usr/local/lib/packages  read-only   packages installed while the sandbox runs; a rollback does not remove them
-//! '- usr/..                  read-only
+//! |- usr/..                  read-only
+//! '- data/NAME               read-only   datasets: folders of the host, which are not a part of the tree
 //! ```
 //!
-//! No path of the host exists here. Copies share everything that neither of them has changed, which makes it cheap to
-//! roll back the changes of a cell.
+//! No other path of the host exists here. Copies share everything that neither of them has changed, which makes it
+//! cheap to roll back the changes of a cell.
 
 mod content;
+mod datasets;
 mod errno;
 mod packages;
 mod served;
@@ -19,9 +21,11 @@ mod served;
 mod tests;
 mod tree;
 
+pub use self::datasets::check_dataset;
 pub(crate) use self::{
     content::{Content, Shared},
+    datasets::{DatasetPath, Datasets, Gate, Open, is_of_dataset},
     errno::Errno,
     served::{PackageUploads, Uploads},
-    tree::{Area, DATA, Entry, FileSystem, Library, ROOT, SavedFiles, Stat, Times},
+    tree::{Area, Base, DATA, Entry, FileSystem, Library, Located, ROOT, SavedFiles, Stat, Times},
 };

@@ -14,7 +14,7 @@ use sandbox_files::tree::{self, Snapshot};
 use super::{Content, DATA, Errno, FileSystem, Stat, tree::Inode};
 
 /// Maximum number of nested folders that are listed.
-const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 impl FileSystem {
     /// The user's regular files by path.
@@ -52,16 +52,33 @@ impl FileSystem {
         }
     }
 
-    /// Answers [`List`] with the reply and its body, the entries as JSON.
-    pub(crate) fn list(&self, list: List) -> (ListDone, Vec<u8>) {
-        let mut all = self.snapshot();
+    /// The file of this path, or the regular files of the folder of this path.
+    fn snapshot_within(&self, path: &str) -> Result<Snapshot, Errno> {
+        let inode = self.beneath(path)?;
+        let path = parts(path)?.join("/");
+        let mut found = Snapshot::new();
+        match self.stat(inode)? {
+            stat if stat.filetype == 4 => drop(found.insert(path, stamp(stat))),
+            _ if path.is_empty() => self.gather(inode, "", MAX_DEPTH, &mut found),
+            _ => self.gather(inode, &format!("{path}/"), MAX_DEPTH, &mut found),
+        }
+        Ok(found)
+    }
+
+    /// Answers [`List`] for the data area with the reply and its body, the entries as JSON.
+    ///
+    /// # Errors
+    /// If there is no such file or folder.
+    pub(crate) fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {
+        let within = list.within.as_deref().map(|within| self.snapshot_within(within));
+        let mut all = within.transpose().map_err(failure)?.unwrap_or_else(|| self.snapshot());
         if let Some(after) = list.after {
             all = all.split_off(&after);
             all.remove(&after);
         }
         let entries = tree::changed(&Snapshot::new(), all);
         let (json, omitted) = tree::to_json(&entries, MAX_BODY);
-        (ListDone { more: omitted > 0, cut: false }, json)
+        Ok((ListDone { more: omitted > 0, cut: false }, json))
     }
 
     /// Answers [`Get`] with the reply and its body, the bytes.
@@ -121,7 +138,7 @@ impl FileSystem {
 }
 
 /// The parts of a relative path without `..`.
-fn parts(path: &str) -> Result<Vec<&str>, Errno> {
+pub(super) fn parts(path: &str) -> Result<Vec<&str>, Errno> {
     if path.len() > MAX_PATH {
         return Err(Errno::Nametoolong);
     }
@@ -307,14 +324,15 @@ fn check_free(before: &FileSystem, put: &Put) -> Result<(), Errno> {
     }
 }
 
-fn stamp(stat: Stat) -> Stamp {
+pub(super) fn stamp(stat: Stat) -> Stamp {
     Stamp { ino: stat.inode, size: stat.size, mtime_ns: stat.modified, ctime_ns: stat.changed }
 }
 
 /// A failure without the path, which the caller knows and the server's log must not contain.
-fn failure(errno: Errno) -> Failure {
+pub(super) fn failure(errno: Errno) -> Failure {
     let code = match errno {
-        Errno::Noent => FailureCode::NotFound,
+        // A file of the host that this process may not read, and what is neither a file nor a folder.
+        Errno::Noent | Errno::Acces => FailureCode::NotFound,
         Errno::Exist => FailureCode::Exists,
         Errno::Mfile => FailureCode::Busy,
         Errno::Inval => FailureCode::BadRequest,

@@ -26,7 +26,7 @@ use wasmtime::InstancePre;
 use super::compile::START;
 use crate::{
     Error,
-    files::{Content, DATA, FileSystem, Library, ROOT, Shared},
+    files::{Content, DATA, Datasets, FileSystem, Library, ROOT, Shared},
     lockdown,
     machine::{self, Bounds, Guest, Halt, Machine, Switch},
     memory,
@@ -91,7 +91,11 @@ fn serve(code: &Path, settings: &ToolSettings) -> Result<(), Box<dyn std::error:
     let shown = shown.collect::<io::Result<Vec<_>>>()?.into_iter().flatten();
     let library = Arc::new(Library::new(shown));
     let ToolSettings { memory, data, scratch, calls, .. } = *settings;
-    lockdown::lock_down(calls * (memory + 2 * (data + scratch)) + ENGINE, memory)?;
+    lockdown::lock_down(
+        calls * (memory + 2 * (data + scratch)) + ENGINE,
+        memory,
+        &Datasets::default(),
+    )?;
 
     let watch = Arc::new(Watch::new(MAX_FIRST_SILENCE));
     let watcher = watch.clone();

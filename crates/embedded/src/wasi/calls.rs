@@ -7,7 +7,7 @@ use super::{
     process::{Process, Target},
 };
 use crate::{
-    files::{Entry, Errno, FileSystem, Stat, Times},
+    files::{Base, Entry, Errno, FileSystem, Stat, Times},
     random,
 };
 
@@ -112,9 +112,10 @@ impl Call<'_> {
     }
 
     pub(super) fn fd_close(&mut self, fd: u32) -> Done {
-        let closed = self.process.descriptors.close(fd)?;
-        if matches!(closed.target, Target::Node(_)) {
-            self.collect();
+        match self.process.descriptors.close(fd)?.target {
+            Target::Node(_) => self.collect(),
+            Target::Dataset(open) => self.files.datasets().close(&open),
+            _ => {}
         }
         Ok(())
     }
@@ -134,8 +135,9 @@ impl Call<'_> {
 
     pub(super) fn fd_fdstat_get(&mut self, fd: u32, at: u32) -> Done {
         let descriptor = self.process.descriptors.get(fd)?;
-        let filetype = match descriptor.target {
-            Target::Node(inode) => self.files.stat(inode)?.filetype,
+        let filetype = match &descriptor.target {
+            Target::Node(inode) => self.files.stat(*inode)?.filetype,
+            Target::Dataset(open) => open.filetype(),
             Target::Preopened(_) => 3,
             // Neither a terminal nor a file: the guest decides whether it writes at once or in blocks.
             _ => 0,
@@ -160,15 +162,18 @@ impl Call<'_> {
     }
 
     pub(super) fn fd_filestat_get(&mut self, fd: u32, at: u32) -> Done {
-        let stat = match self.process.descriptors.get(fd)?.target {
-            Target::Node(_) | Target::Preopened(_) => self.files.stat(self.process.node(fd)?)?,
-            _ => Stat { inode: 0, filetype: 0, links: 1, size: 0, modified: 0, changed: 0 },
+        let stat = match self.process.base(fd) {
+            Ok(Base::Node(inode)) => self.files.stat(inode)?,
+            Ok(Base::Dataset(open)) => self.files.datasets().stat_open(open)?,
+            Err(Errno::Notdir) => Stat { links: 1, ..Stat::default() },
+            Err(errno) => return Err(errno),
         };
         self.write_stat(at, stat)
     }
 
     pub(super) fn write_stat(&mut self, at: u32, stat: Stat) -> Done {
         let mut bytes = vec![0; 24];
+        bytes[..8].copy_from_slice(&stat.device.to_le_bytes());
         bytes[8..16].copy_from_slice(&stat.inode.to_le_bytes());
         bytes[16] = stat.filetype;
         match self.generation {
@@ -211,17 +216,20 @@ impl Call<'_> {
         self.files.set_times(inode, Times { modified })
     }
 
-    fn file(&self, fd: u32) -> Result<u64, Errno> {
+    /// The file of a descriptor that has an offset.
+    fn file(&self, fd: u32) -> Result<Base<'_>, Errno> {
         match self.process.descriptors.get(fd)?.target {
-            Target::Node(inode) => Ok(inode),
+            Target::Node(_) | Target::Dataset(_) => self.process.base(fd),
             Target::Preopened(_) => Err(Errno::Isdir),
             _ => Err(Errno::Spipe),
         }
     }
 
     fn writable(&self, fd: u32) -> Result<u64, Errno> {
-        let file = self.file(fd)?;
-        if self.process.descriptors.get(fd)?.can_write { Ok(file) } else { Err(Errno::Badf) }
+        match self.file(fd)? {
+            Base::Node(file) if self.process.descriptors.get(fd)?.can_write => Ok(file),
+            _ => Err(Errno::Badf),
+        }
     }
 
     pub(super) fn fd_read(&mut self, fd: u32, buffers: u32, count: u32, done: u32) -> Done {
@@ -252,9 +260,16 @@ impl Call<'_> {
         let target = descriptor.target.clone();
         self.each_buffer((buffers, count), MAX_AT_ONCE, |it, at, len, before| {
             let to = it.memory.get_mut(at, len)?;
-            Ok(Some(match target {
+            Ok(Some(match &target {
                 Target::Stdin => it.process.read_input(to),
-                Target::Node(inode) => it.files.content(inode)?.read(offset + before, to),
+                Target::Node(inode) => it.files.content(*inode)?.read(offset + before, to),
+                Target::Dataset(open) => {
+                    match it.files.datasets().read(open, offset.saturating_add(before), to) {
+                        // The call reports the bytes that were read. The next call will report the error.
+                        Err(_) if before > 0 => return Ok(None),
+                        read => read?,
+                    }
+                }
                 Target::Preopened(_) => return Err(Errno::Isdir),
                 Target::Output(_) | Target::Report => return Err(Errno::Badf),
             }))
@@ -325,6 +340,7 @@ impl Call<'_> {
                     };
                 }
                 Target::Stdin => return Err(Errno::Badf),
+                Target::Dataset(_) => return Err(Errno::Rofs),
                 Target::Preopened(_) => return Err(Errno::Isdir),
             }
             Ok(Some(bytes.len()))
@@ -332,13 +348,16 @@ impl Call<'_> {
     }
 
     pub(super) fn fd_seek(&mut self, fd: u32, delta: u64, whence: u32, done: u32) -> Done {
-        let file = self.file(fd)?;
+        self.file(fd)?;
         let base = match (self.generation, whence) {
             (Generation::Preview1, 0) | (Generation::Unstable, 2) => 0,
             (Generation::Preview1, 1) | (Generation::Unstable, 0) => {
                 self.process.descriptors.get(fd)?.offset
             }
-            (Generation::Preview1, 2) | (Generation::Unstable, 1) => self.files.stat(file)?.size,
+            (Generation::Preview1, 2) | (Generation::Unstable, 1) => match self.file(fd)? {
+                Base::Node(file) => self.files.stat(file)?.size,
+                Base::Dataset(open) => self.files.datasets().stat_open(open)?.size,
+            },
             _ => return Err(Errno::Inval),
         };
         let at = base.checked_add_signed(delta.cast_signed()).ok_or(Errno::Inval)?;
@@ -386,20 +405,26 @@ impl Call<'_> {
         cookie: u64,
         done: u32,
     ) -> Done {
-        let folder = self.process.node(fd)?;
-        // One entry more than could fit.
-        let most = len as usize / HEAD_OF_ENTRY + 1;
+        let room = len as usize;
         let mut bytes = vec![];
-        for Entry { place, name, inode, filetype } in
-            self.files.entries_after(folder, cookie, most)?
-        {
+        // Returns whether there is no room for another one.
+        let mut add = |Entry { place, name, inode, filetype }: Entry<'_>| {
             bytes.extend(place.to_le_bytes());
             bytes.extend(inode.to_le_bytes());
             bytes.extend(u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
             bytes.extend([filetype, 0, 0, 0]);
             bytes.extend(name.as_bytes());
-            if bytes.len() >= len as usize {
-                break;
+            bytes.len() >= room
+        };
+        match self.process.base(fd)? {
+            Base::Node(folder) => {
+                // One entry more than could fit.
+                let most = room / HEAD_OF_ENTRY + 1;
+                let entries = self.files.entries_after(folder, cookie, most)?;
+                entries.into_iter().any(add);
+            }
+            Base::Dataset(open) => {
+                self.files.datasets().entries_after(open, cookie, room, &mut add)?;
             }
         }
         // A truncated entry tells the guest that there are more.

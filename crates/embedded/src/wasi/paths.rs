@@ -4,7 +4,7 @@ use super::{
     calls::{Call, Done, FLAG_APPEND},
     process::{Descriptor, Target},
 };
-use crate::files::{Area, Errno};
+use crate::files::{Area, DatasetPath, Errno, Located};
 
 /// Flags and rights with which a path is opened.
 const O_CREAT: u32 = 1;
@@ -17,12 +17,22 @@ const SYMLINK_FOLLOW: u32 = 1;
 
 impl Call<'_> {
     pub(super) fn path_create_directory(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
+        let (folder, path) = self.own(fd, path, len, false)?;
         self.files.make_folder(folder, &path).map(drop)
     }
 
-    fn at(&self, fd: u32, path: u32, len: u32) -> Result<(u64, String), Errno> {
-        Ok((self.process.node(fd)?, self.memory.text(path, len)?))
+    /// The place of a path. A link at its end is followed only if `follow` is set.
+    fn at(&self, fd: u32, path: u32, len: u32, follow: bool) -> Result<Located, Errno> {
+        let path = self.memory.text(path, len)?;
+        self.files.locate(self.process.base(fd)?, &path, follow)
+    }
+
+    /// The place of a path that is to be changed, which is not in a dataset.
+    fn own(&self, fd: u32, path: u32, len: u32, follow: bool) -> Result<(u64, String), Errno> {
+        match self.at(fd, path, len, follow)? {
+            Located::Tree(folder, path) => Ok((folder, path)),
+            Located::Dataset(_) => Err(Errno::Rofs),
+        }
     }
 
     pub(super) fn path_filestat_get(
@@ -33,9 +43,13 @@ impl Call<'_> {
         len: u32,
         at: u32,
     ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let found = self.files.find(folder, &path, flags & SYMLINK_FOLLOW != 0)?;
-        let stat = self.files.stat(found)?;
+        let follow = flags & SYMLINK_FOLLOW != 0;
+        let stat = match self.at(fd, path, len, follow)? {
+            Located::Tree(folder, path) => {
+                self.files.stat(self.files.find(folder, &path, follow)?)?
+            }
+            Located::Dataset(path) => self.files.datasets().stat(&path, follow)?,
+        };
         self.write_stat(at, stat)
     }
 
@@ -50,8 +64,9 @@ impl Call<'_> {
         modified: u64,
         which: u32,
     ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let found = self.files.find(folder, &path, flags & SYMLINK_FOLLOW != 0)?;
+        let follow = flags & SYMLINK_FOLLOW != 0;
+        let (folder, path) = self.own(fd, path, len, follow)?;
+        let found = self.files.find(folder, &path, follow)?;
         self.set_times(found, modified, which)
     }
 
@@ -66,9 +81,12 @@ impl Call<'_> {
         new: u32,
         new_len: u32,
     ) -> Done {
-        let (folder, old) = self.at(old_fd, old, old_len)?;
-        let file = self.files.find(folder, &old, flags & SYMLINK_FOLLOW != 0)?;
-        let (folder, new) = self.at(new_fd, new, new_len)?;
+        let follow = flags & SYMLINK_FOLLOW != 0;
+        let (folder, new) = self.own(new_fd, new, new_len, false)?;
+        let Located::Tree(from, old) = self.at(old_fd, old, old_len, follow)? else {
+            return Err(Errno::Xdev);
+        };
+        let file = self.files.find(from, &old, follow)?;
         self.files.make_name(file, folder, &new)
     }
 
@@ -85,13 +103,29 @@ impl Call<'_> {
         flags: u32,
         done: u32,
     ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
         let follow = lookup & SYMLINK_FOLLOW != 0;
         let wants = |flag| how & flag != 0;
         let wants_write = rights & RIGHT_WRITE != 0;
         if wants(O_CREAT) && wants(O_DIRECTORY) {
             return Err(Errno::Inval);
         }
+        let descriptor = Descriptor {
+            append: flags & FLAG_APPEND != 0,
+            can_read: rights & RIGHT_READ != 0,
+            can_write: wants_write,
+            ..Descriptor::new(Target::Stdin)
+        };
+        let (folder, path) = match self.at(fd, path, len, follow && !wants(O_EXCL))? {
+            Located::Tree(folder, path) => (folder, path),
+            Located::Dataset(path) => {
+                let target = self.open_in_dataset(&path, follow, how, wants_write)?;
+                let can_read = descriptor.can_read
+                    || matches!(&target, Target::Dataset(open) if open.filetype() == 3);
+                let opened =
+                    self.process.descriptors.open(Descriptor { target, can_read, ..descriptor })?;
+                return self.memory.write_u32(done, opened);
+            }
+        };
         let (inode, is_new) = if wants(O_CREAT) {
             let follow = follow && !wants(O_EXCL);
             match self.files.find_or_create(folder, &path, follow) {
@@ -115,13 +149,39 @@ impl Call<'_> {
             self.files.resize(inode, 0)?;
         }
         let descriptor = Descriptor {
-            append: flags & FLAG_APPEND != 0,
-            can_read: rights & RIGHT_READ != 0 || stat.filetype == 3,
-            can_write: wants_write,
-            ..Descriptor::new(Target::Node(inode))
+            target: Target::Node(inode),
+            can_read: descriptor.can_read || stat.filetype == 3,
+            ..descriptor
         };
         let opened = self.process.descriptors.open(descriptor)?;
         self.memory.write_u32(done, opened)
+    }
+
+    /// Opens a file or a folder of a dataset, for reading only.
+    fn open_in_dataset(
+        &self,
+        path: &DatasetPath,
+        follow: bool,
+        how: u32,
+        wants_write: bool,
+    ) -> Result<Target, Errno> {
+        let wants = |flag| how & flag != 0;
+        let datasets = self.files.datasets();
+        if wants_write || wants(O_CREAT | O_TRUNC) {
+            match datasets.stat(path, follow) {
+                Ok(_) if wants(O_CREAT) && wants(O_EXCL) => return Err(Errno::Exist),
+                Ok(stat) if stat.filetype == 3 => return Err(Errno::Isdir),
+                Ok(_) if wants_write || wants(O_TRUNC) => return Err(Errno::Rofs),
+                Err(Errno::Noent) if wants(O_CREAT) => return Err(Errno::Rofs),
+                found => drop(found?),
+            }
+        }
+        let open = datasets.open_at(path, follow)?;
+        if wants(O_DIRECTORY) && open.filetype() != 3 {
+            datasets.close(&open);
+            return Err(Errno::Notdir);
+        }
+        Ok(Target::Dataset(open))
     }
 
     pub(super) fn path_readlink(
@@ -133,15 +193,17 @@ impl Call<'_> {
         room: u32,
         done: u32,
     ) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
-        let target = self.files.target(folder, &path)?.as_bytes();
+        let target = match self.at(fd, path, len, false)? {
+            Located::Tree(folder, path) => self.files.target(folder, &path)?.as_bytes().to_vec(),
+            Located::Dataset(path) => self.files.datasets().target(&path)?,
+        };
         let target = &target[..target.len().min(room as usize)];
         self.memory.write(at, target)?;
         self.memory.write_u32(done, u32::try_from(target.len()).map_err(|_| Errno::Fault)?)
     }
 
     pub(super) fn path_remove_directory(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
+        let (folder, path) = self.own(fd, path, len, false)?;
         self.files.remove_folder(folder, &path)?;
         self.collect();
         Ok(())
@@ -156,8 +218,13 @@ impl Call<'_> {
         new: u32,
         new_len: u32,
     ) -> Done {
-        let (old_folder, old) = self.at(old_fd, old, old_len)?;
-        let (new_folder, new) = self.at(new_fd, new, new_len)?;
+        let old = self.at(old_fd, old, old_len, false)?;
+        let new = self.at(new_fd, new, new_len, false)?;
+        let ((old_folder, old), (new_folder, new)) = match (old, new) {
+            (Located::Tree(from, old), Located::Tree(to, new)) => ((from, old), (to, new)),
+            (Located::Dataset(_), Located::Dataset(_)) => return Err(Errno::Rofs),
+            _ => return Err(Errno::Xdev),
+        };
         self.files.rename((old_folder, &old), (new_folder, &new))?;
         self.collect();
         Ok(())
@@ -172,12 +239,12 @@ impl Call<'_> {
         len: u32,
     ) -> Done {
         let target = self.memory.text(target, target_len)?;
-        let (folder, path) = self.at(fd, path, len)?;
+        let (folder, path) = self.own(fd, path, len, false)?;
         self.files.make_link(&target, folder, &path)
     }
 
     pub(super) fn path_unlink_file(&mut self, fd: u32, path: u32, len: u32) -> Done {
-        let (folder, path) = self.at(fd, path, len)?;
+        let (folder, path) = self.own(fd, path, len, false)?;
         self.files.remove_file(folder, &path)?;
         self.collect();
         Ok(())

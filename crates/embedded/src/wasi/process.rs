@@ -4,7 +4,7 @@ use protocol::message::Stream;
 use sandbox_files::outputs::SharedOutputs;
 use serde::{Deserialize, Serialize};
 
-use crate::files::Errno;
+use crate::files::{Base, Errno, Open};
 
 /// Maximum number of open descriptors.
 const MAX_OPEN: usize = 256;
@@ -27,6 +27,8 @@ pub(super) enum Target {
     /// A folder that is open from the start, by its index in [`Process::folders`].
     Preopened(usize),
     Node(u64),
+    /// A file or a folder of a dataset.
+    Dataset(Open),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -153,11 +155,22 @@ impl Process {
         FIRST_FOLDER + self.folders.len()
     }
 
-    /// The node of a descriptor.
+    /// The node of a descriptor. No node of a dataset can be changed.
     pub(super) fn node(&self, fd: u32) -> Result<u64, Errno> {
-        match self.descriptors.get(fd)?.target {
-            Target::Node(inode) => Ok(inode),
-            Target::Preopened(number) => Ok(self.folders.get(number).ok_or(Errno::Badf)?.1),
+        match self.base(fd)? {
+            Base::Node(inode) => Ok(inode),
+            Base::Dataset(_) => Err(Errno::Rofs),
+        }
+    }
+
+    /// The file or folder of a descriptor.
+    pub(super) fn base(&self, fd: u32) -> Result<Base<'_>, Errno> {
+        match &self.descriptors.get(fd)?.target {
+            Target::Node(inode) => Ok(Base::Node(*inode)),
+            Target::Preopened(number) => {
+                Ok(Base::Node(self.folders.get(*number).ok_or(Errno::Badf)?.1))
+            }
+            Target::Dataset(open) => Ok(Base::Dataset(open)),
             _ => Err(Errno::Notdir),
         }
     }

@@ -1,6 +1,7 @@
 //! The tree of files: names and nodes.
 
 mod listing;
+mod located;
 mod node;
 mod path;
 mod quota;
@@ -17,6 +18,7 @@ use protocol::limits::{MAX_FILES, MAX_PATH};
 pub(super) use self::node::{Kind, MAX_NAME, Node, folder};
 pub(crate) use self::{
     listing::Entry,
+    located::{Base, Located},
     node::{Area, DATA, Inode, Library, ROOT, Stat, Times},
     saved::SavedFiles,
 };
@@ -25,7 +27,7 @@ use self::{
     path::MAX_GUEST_PATH,
     quota::Quota,
 };
-use super::{Content, Errno, packages::Packages};
+use super::{Content, Errno, datasets::Datasets, packages::Packages};
 
 /// Maximum number of nested folders, so that a path of all of them is short enough.
 const MAX_DEPTH: usize = MAX_PATH / 2;
@@ -38,6 +40,7 @@ const MAX_REPLACED: u32 = 256;
 pub(crate) struct FileSystem {
     library: Arc<Library>,
     pub(super) packages: Arc<Packages>,
+    datasets: Arc<Datasets>,
     nodes: BTreeMap<Inode, Arc<Node>>,
     /// Nodes without a name, which may be open.
     orphans: BTreeSet<Inode>,
@@ -68,8 +71,23 @@ impl FileSystem {
             scratch: quota(scratch),
             staged: 0,
             packages: Arc::new(Packages::new(parent("/usr/local/lib"))),
+            datasets: Arc::default(),
             library,
         }
+    }
+
+    /// The same files, with these datasets.
+    pub(crate) fn with_datasets(mut self, mut datasets: Datasets) -> Self {
+        if let Some(root) = self.library.nodes.get(&ROOT) {
+            datasets.mount(root, ROOT);
+        }
+        self.datasets = Arc::new(datasets);
+        self
+    }
+
+    /// The datasets. They do not change.
+    pub(crate) fn datasets(&self) -> &Arc<Datasets> {
+        &self.datasets
     }
 
     fn node(&self, inode: Inode) -> Result<&Node, Errno> {
@@ -79,7 +97,8 @@ impl FileSystem {
 
     /// A node that guests cannot change.
     fn fixed(&self, inode: Inode) -> Option<&Node> {
-        self.library.nodes.get(&inode).or_else(|| self.packages.node(inode))
+        let of_datasets = self.datasets.node(inode);
+        of_datasets.or_else(|| self.library.nodes.get(&inode)).or_else(|| self.packages.node(inode))
     }
 
     fn node_mut(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
@@ -138,7 +157,8 @@ impl FileSystem {
         };
         let size = node.kind.size();
         let Node { modified, changed, links, .. } = *node;
-        Ok(Stat { inode, filetype, links: links.into(), size, modified, changed })
+        let (device, links) = (0, links.into());
+        Ok(Stat { device, inode, filetype, links, size, modified, changed })
     }
 
     /// The area of a node.

@@ -73,8 +73,10 @@ impl Kind {
 }
 
 /// The metadata of a node. Times are nanoseconds since the epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stat {
+    /// The number of the file system that it is on; 0 for the tree itself.
+    pub(crate) device: u64,
     /// The node's number.
     pub(crate) inode: Inode,
     /// WASI's number for its kind: 3 is a folder, 4 a file, 7 a link.

@@ -7,7 +7,7 @@ use crate::files::{Content, Errno};
 pub(super) const MAX_GUEST_PATH: usize = 4096;
 
 /// Maximum number of links that are followed in a path, as on Linux.
-const MAX_LINKS: usize = 40;
+pub(super) const MAX_LINKS: usize = 40;
 
 /// The end of a path.
 pub(super) struct Place<'a> {
