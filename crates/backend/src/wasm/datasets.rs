@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, sync::Arc};
 
 use model::{Dataset, DatasetSource};
 
-use crate::{BackendError, BackendErrorKind};
+use crate::{BackendError, BackendErrorKind, dataset_needs_path};
 
 /// The datasets as arguments of the process, `NAME=PATH`. The process only starts if it can read each folder, so that
 /// no program takes a dataset for empty.
@@ -17,13 +17,8 @@ pub(super) fn readable(datasets: &[Arc<Dataset>]) -> Result<Vec<OsString>, Backe
 
 fn argument(dataset: &Dataset) -> Result<OsString, BackendError> {
     let Dataset { name, source, .. } = dataset;
-    let DatasetSource::Folder(folder) = source else {
-        let text = format!(
-            "The dataset {name} is a volume, which exists on Kubernetes only; the embedded engine reads folders."
-        );
-        return Err(
-            BackendError::new(BackendErrorKind::Denied, text).with_fix("Give it a path instead.")
-        );
+    let (DatasetSource::Folder(folder) | DatasetSource::Root(folder)) = source else {
+        return Err(dataset_needs_path(name));
     };
     embedded::check_dataset(folder).map_err(|error| {
         let at = folder.display();

@@ -232,7 +232,7 @@ impl Runner for Worker {
     }
 
     fn datasets(&self) -> Snapshot {
-        Snapshot::new()
+        self.files.now().datasets().files()
     }
 
     fn explain(&self, _: &RuntimeName, stderr: &[u8], files: &Snapshot, ended: &mut Ended) {

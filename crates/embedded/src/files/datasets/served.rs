@@ -72,14 +72,7 @@ impl Datasets {
         after: Option<&str>,
     ) -> Result<(ListDone, Vec<u8>), Failure> {
         let after = after.unwrap_or_default().to_owned();
-        let mut list = Listing {
-            datasets: self,
-            after,
-            names: MAX_NAMES,
-            bytes: MAX_BODY,
-            found: vec![],
-            is_cut: false,
-        };
+        let mut list = Listing::new(self, after);
         match self.requested(within).map_err(failure)? {
             None if self.is_empty() => return Err(failure(Errno::Noent)),
             None => list.all(),
@@ -90,7 +83,16 @@ impl Datasets {
         }
         let (json, omitted) = tree::to_json(&list.found, MAX_BODY);
         let more = !list.found.is_empty() && (list.is_cut || omitted > 0);
-        Ok((ListDone { more }, json))
+        Ok((ListDone { more, cut: false }, json))
+    }
+}
+
+impl Datasets {
+    /// The regular files of all datasets, as far as there are not too many.
+    pub(crate) fn files(&self) -> Snapshot {
+        let mut list = Listing::new(self, String::new());
+        list.all();
+        list.found.into_iter().map(|file| (file.path, file.stamp)).collect()
     }
 }
 
@@ -107,7 +109,12 @@ struct Listing<'a> {
     is_cut: bool,
 }
 
-impl Listing<'_> {
+impl<'a> Listing<'a> {
+    /// A list of the files after this path.
+    fn new(datasets: &'a Datasets, after: String) -> Self {
+        Self { datasets, after, names: MAX_NAMES, bytes: MAX_BODY, found: vec![], is_cut: false }
+    }
+
     /// Adds the files of all datasets.
     fn all(&mut self) {
         let all = (0..).zip(&self.datasets.all);
