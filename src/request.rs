@@ -29,7 +29,7 @@ pub(crate) const NO_MEMORY: &str =
 /// Length of the longest message, in bytes: a file in base64, wrapped as command-line tools do it, or code of which
 /// every byte is escaped; and 1 MiB for the rest of its JSON.
 pub(crate) fn longest_message(config: &Config) -> usize {
-    let upload = usize::try_from(config.max_upload / 3 * 4).unwrap_or(usize::MAX);
+    let upload = usize::try_from(config.max_message_upload() / 3 * 4).unwrap_or(usize::MAX);
     (upload + upload / 16).max(config.max_code * 6).saturating_add(1 << 20)
 }
 

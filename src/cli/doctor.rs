@@ -254,11 +254,17 @@ fn memory(config: &Config) -> Finding {
         let (memory, data) = (mb(config.memory_limit), mb(config.data_limit));
         return Finding::Good(format!("{memory} MB per sandbox, and {data} MB for its files"));
     }
-    let text = format!("{} MB per sandbox, files included", mb(config.memory_limit));
+    let in_memory = Limits::from(config).data_in_memory();
+    let files = if in_memory > 0 {
+        "files included".into()
+    } else {
+        format!("and {} MB on disk for its files", mb(config.data_limit))
+    };
+    let text = format!("{} MB per sandbox, {files}", mb(config.memory_limit));
     if let Some((why, fix)) = config.why_not_preloaded() {
         return Finding::warning(format!("{text}; {why}"), fix);
     }
-    if config.memory_limit > config.data_limit + 2 * scratch_bytes(config.memory_limit) {
+    if config.memory_limit > in_memory + 2 * scratch_bytes(config.memory_limit) {
         Finding::Good(text)
     } else {
         Finding::warning(

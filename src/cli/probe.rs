@@ -48,6 +48,7 @@ pub(super) async fn probe(
         "cpus": config.cpu_limit,
         "pids": config.pids_limit,
         "data": config.data_limit,
+        "storage": config.storage.as_str(),
         "files": MAX_FILES,
         "scratch": scratch_bytes(config.memory_limit),
     });

@@ -32,7 +32,7 @@ pub(super) async fn mcp(State(shared): State<Shared>, request: Request) -> Resul
     let principal = shared.access.principal(request.headers())?;
     let max = service.longest_request();
     let too_large = || {
-        let limit = shared.sessions.config().max_upload;
+        let limit = shared.sessions.config().max_message_upload();
         ApiError::Failed(Error::MessageTooLarge { limit })
     };
     let length = request.headers().typed_get::<ContentLength>();

@@ -168,7 +168,7 @@ where
             input,
             output: Arc::new(Mutex::new(Some(FramedWrite::new(output, Codec::default())))),
             limit: longest_message(config),
-            max_upload: config.max_upload,
+            max_upload: config.max_message_upload(),
             ended,
             read: BytesMut::new(),
             line: Line::default(),

@@ -278,7 +278,7 @@ impl OwnTool {
             folder: definition.folder.clone(),
             shown: definition.shown.clone(),
             memory: definition.memory,
-            data: config.data_limit,
+            data: config.own_tool_data(),
             scratch: scratch_bytes(config.memory_limit),
             idle: config.hibernate_after,
         };

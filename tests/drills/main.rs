@@ -4,6 +4,7 @@ mod behaviours;
 mod cluster;
 mod conformance;
 mod containers;
+mod disk;
 mod embedded;
 mod engine;
 mod fork_server;

@@ -12,6 +12,7 @@ mod callers;
 mod cells;
 mod cli;
 mod datasets;
+mod disk;
 mod downloads;
 mod errors;
 mod eviction;

@@ -1,26 +1,41 @@
 //! Limits that the agent sets itself if its starter cannot: the pods of a cluster have neither ulimits nor a limit on
-//! the number of files.
+//! the number of files, and a data area on disk has no limit at all on most file systems.
 //!
 //! ```text
 //! --rlimits core=0,nofile=1024    set before anything else; all processes that are started inherit them
 //! --max-inodes 16384              for each area; a run that makes more files is ended
+//! --max-bytes 10000000000         of the data area, which is no file system of its own ([`space`](crate::space))
 //! ```
 //!
-//! Files are counted ten times a second while something runs, so that a run can exceed the limit by the files that it
-//! makes in a tenth of a second. Their inodes take kernel memory, which cgroup version 2 counts as the sandbox's; with
+//! A thread watches the areas while something runs. It counts files ten times a second, so that a run can exceed the
+//! limit by the files that it makes in a tenth of a second. Their inodes take kernel memory, which cgroup version 2 counts as the sandbox's; with
 //! version 1 it is the host's. One limit has no substitute here: that programs cannot be started from `/tmp` takes a
 //! mount option.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
+    io,
+    os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
-    time::{Duration, Instant},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
 };
 
-use nix::sys::{
-    resource::{Resource, getrlimit, setrlimit},
-    statvfs::statvfs,
+use nix::{
+    errno::Errno,
+    libc::SYS_fallocate,
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        prctl,
+        resource::{Resource, getrlimit, setrlimit},
+        statvfs::statvfs,
+    },
 };
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+use crate::space::{Space, Watched, too_many_files};
 
 /// How often files are counted.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
@@ -31,6 +46,8 @@ pub(crate) struct Confine {
     rlimits: Vec<(Resource, u64)>,
     /// Maximum number of files and folders in each area.
     pub(crate) max_inodes: Option<u64>,
+    /// Maximum number of bytes of the data area, if that is no file system of its own.
+    pub(crate) max_bytes: Option<u64>,
 }
 
 impl Confine {
@@ -46,24 +63,41 @@ impl Confine {
         };
         let rlimits = take("--rlimits")?.unwrap_or_default();
         let rlimits = rlimits.split(',').filter(|pair| !pair.is_empty()).map(rlimit);
-        let max_inodes = take("--max-inodes")?.map(|value| {
-            value.parse().map_err(|_| format!("--max-inodes: {value} is not a number"))
-        });
+        let mut number = |name: &str| {
+            let value = take(name)?
+                .map(|value| value.parse().map_err(|_| format!("{name}: {value} is not a number")));
+            value.transpose()
+        };
         Ok(Self {
+            max_inodes: number("--max-inodes")?,
+            max_bytes: number("--max-bytes")?,
             rlimits: rlimits.collect::<Result<_, _>>()?,
-            max_inodes: max_inodes.transpose()?,
         })
     }
 
-    /// Sets the limits of this process and of all that it starts. No hard limit is raised.
-    pub(crate) fn apply(&self) -> nix::Result<()> {
+    /// Sets the limits of this process and of all that it starts. No hard limit is raised. Must be called before there
+    /// is a second thread.
+    pub(crate) fn apply(&self) -> Result<(), Box<dyn std::error::Error>> {
         for &(resource, value) in &self.rlimits {
             let (_, hard) = getrlimit(resource)?;
             let value = value.min(hard);
             setrlimit(resource, value, value)?;
         }
+        if self.max_bytes.is_some() {
+            prctl::set_no_new_privs()?;
+            apply_filter(&no_reservations()?)?;
+        }
         Ok(())
     }
+}
+
+/// A filter without the system call that reserves room in a file without writing: it would fill a disk in no time, also
+/// beyond the length of the file. The C library then writes zeros instead.
+fn no_reservations() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = BTreeMap::from([(SYS_fallocate, vec![])]);
+    let refuse = SeccompAction::Errno((Errno::EOPNOTSUPP as i32).cast_unsigned());
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
 }
 
 /// Parses a limit such as `nofile=1024`.
@@ -82,42 +116,82 @@ fn rlimit(pair: &str) -> Result<(Resource, u64), String> {
     Ok((resource, value.parse().map_err(|_| wrong())?))
 }
 
-/// Counts the files of areas while a program or cell runs.
-#[derive(Debug)]
-pub(crate) struct Counted {
-    /// Maximum number of files and folders in each area.
-    max: u64,
-    /// Each area with the number of files that it had at the start.
-    areas: Vec<(PathBuf, u64)>,
-    looked: Instant,
+/// A run that uses more than its areas may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Breach {
+    /// The message for the run.
+    pub(crate) message: String,
+    /// Whether the run must end at once, instead of in good order.
+    pub(crate) is_final: bool,
 }
 
-impl Counted {
-    /// Counts the files that the areas have now.
-    pub(crate) fn start(max: u64, areas: impl IntoIterator<Item = PathBuf>) -> Self {
-        let areas = areas.into_iter().map(|area| {
+/// Watches the areas of a run, in a thread of its own, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    breaches: mpsc::Receiver<Breach>,
+    /// Readable when there is a breach.
+    bell: Arc<EventFd>,
+    /// Ends the thread when it is dropped.
+    _until: mpsc::Sender<()>,
+}
+
+impl Watch {
+    /// Begins to watch. `counted` are areas that are file systems of their own.
+    pub(crate) fn start(
+        space: Option<Arc<Space>>,
+        counted: impl IntoIterator<Item = PathBuf>,
+        max: u64,
+    ) -> io::Result<Self> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let bell = Arc::new(bell);
+        let mut space = space.map(Watched::start);
+        let counted = counted.into_iter().map(|area| {
             let before = used(&area).unwrap_or(0);
             (area, before)
         });
-        Self { max, areas: areas.collect(), looked: Instant::now() }
+        let counted: Vec<_> = counted.collect();
+        let (sender, breaches) = mpsc::channel();
+        let (until, ended) = mpsc::channel();
+        let rings = bell.clone();
+        let watch = move || {
+            let mut next = Duration::ZERO;
+            // What was reported last, which is not reported again.
+            let mut last: Option<bool> = None;
+            while ended.recv_timeout(next) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let (breach, wait) = space.as_mut().map_or((None, INTERVAL), Watched::look);
+                next = wait;
+                let breach = breach.or_else(|| look(&counted, max));
+                if let Some(breach) = breach.filter(|it| last.is_none_or(|last| it.is_final > last))
+                {
+                    last = Some(breach.is_final);
+                    let _ = sender.send(breach);
+                    let _ = rings.write(1);
+                }
+            }
+        };
+        thread::Builder::new().name("space".into()).spawn(watch)?;
+        Ok(Self { breaches, bell, _until: until })
     }
 
-    /// The message for the run if an area has too many files. Counts at most once per [`INTERVAL`].
-    pub(crate) fn look(&mut self) -> Option<String> {
-        if self.looked.elapsed() < INTERVAL {
-            return None;
-        }
-        self.looked = Instant::now();
-        let max = self.max;
-        let is_over = |(area, before): &&(PathBuf, u64)| {
-            used(area).is_some_and(|now| is_over(max, *before, now))
-        };
-        let (area, _) = self.areas.iter().find(is_over)?;
-        let area = area.display();
-        Some(format!(
-            "\nsandbox: ended, as {area} has more than {max} files and folders; remove some\n"
-        ))
+    /// The next breach, which may be more serious than the one before it.
+    pub(crate) fn breach(&self) -> Option<Breach> {
+        let _ = self.bell.read();
+        self.breaches.try_recv().ok()
     }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// The breach of an area that has too many files.
+fn look(areas: &[(PathBuf, u64)], max: u64) -> Option<Breach> {
+    let is_over =
+        |(area, before): &&(PathBuf, u64)| used(area).is_some_and(|now| is_over(max, *before, now));
+    let (area, _) = areas.iter().find(is_over)?;
+    Some(Breach { message: too_many_files(area, max), is_final: false })
 }
 
 /// Whether an area has too many files. An area that had too many before the run may not grow, but may keep them: a run
@@ -154,7 +228,7 @@ mod tests {
             "/data",
         ]);
         let rlimits = vec![(Resource::RLIMIT_CORE, 0), (Resource::RLIMIT_NOFILE, 1024)];
-        assert_eq!(confine, Ok(Confine { rlimits, max_inodes: Some(16_384) }));
+        assert_eq!(confine, Ok(Confine { rlimits, max_inodes: Some(16_384), max_bytes: None }));
         assert_eq!(left, ["--hold", "0", "/data"]);
         assert_eq!(take(&["/data"]).0, Ok(Confine::default()));
     }
@@ -168,6 +242,7 @@ mod tests {
             &["--rlimits", "core=no"],
             &["--rlimits", "stack=0"],
             &["--max-inodes", "-1"],
+            &["--max-bytes", "10GB"],
         ] {
             assert!(take(args).0.is_err(), "{args:?}");
         }

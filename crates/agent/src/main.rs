@@ -28,6 +28,7 @@ mod processes;
 mod runner;
 mod runtimes;
 mod serve;
+mod space;
 mod transfer;
 mod usage;
 
@@ -67,7 +68,7 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
     processes::block_signals()?;
     prepare_home();
     let places = Places::from_args(places.into_iter());
-    serve::serve(Places { max_inodes: confine.max_inodes, ..places }, first_within)
+    serve::serve(places.limited(&confine)?, first_within)
 }
 
 /// The ways to start the agent.

@@ -1,11 +1,14 @@
 //! The folders that the agent works in.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
-use protocol::limits::DATASETS;
-use sandbox_files::{beneath, tree};
+use protocol::limits::{DATASETS, MAX_FILES};
+use sandbox_files::{beneath, tree, usage::Usage};
 
-use crate::confine::Counted;
+use crate::{
+    confine::{Confine, Watch},
+    space::Space,
+};
 
 /// The initial files of a home. The image cannot contain the home itself, because that is on a tmpfs.
 const HOME_SKELETON: &str = "/opt/sandbox/home";
@@ -27,6 +30,8 @@ pub(crate) struct Places {
     pub(crate) datasets: PathBuf,
     /// Maximum number of files and folders of each area, if the agent must enforce it.
     pub(crate) max_inodes: Option<u64>,
+    /// The data area, if the agent must enforce its limits.
+    pub(crate) space: Option<Arc<Space>>,
 }
 
 impl Places {
@@ -41,13 +46,28 @@ impl Places {
             // Outside a container other processes use it, too.
             shared: (std::process::id() == 1).then(|| "/dev/shm".into()),
             max_inodes: None,
+            space: None,
         }
     }
 
-    /// Starts to count files; `None` if there is no limit.
-    pub(crate) fn count(&self) -> Option<Counted> {
-        let areas = [&self.data, &self.scratch].into_iter().chain(&self.shared);
-        Some(Counted::start(self.max_inodes?, areas.cloned()))
+    /// Sets the limits that the agent must enforce.
+    pub(crate) fn limited(self, limits: &Confine) -> io::Result<Self> {
+        let files = limits.max_inodes.unwrap_or(MAX_FILES.into());
+        let space = limits.max_bytes.map(|bytes| Space::open(&self.data, Usage { bytes, files }));
+        Ok(Self { max_inodes: limits.max_inodes, space: space.transpose()?.map(Arc::new), ..self })
+    }
+
+    /// Starts to watch the areas; `None` if there is no limit that the agent must enforce.
+    pub(crate) fn watch(&self) -> io::Result<Option<Watch>> {
+        if self.space.is_none() && self.max_inodes.is_none() {
+            return Ok(None);
+        }
+        let own = self.space.is_none().then_some(&self.data);
+        let counted = own.into_iter().chain([&self.scratch]).chain(&self.shared).cloned();
+        // Scratch space outside a container is part of a file system that others use, too.
+        let counted = counted.filter(|_| self.space.is_none() || self.shared.is_some());
+        let max = self.max_inodes.unwrap_or(u64::MAX);
+        Watch::start(self.space.clone(), counted, max).map(Some)
     }
 
     /// Empties scratch space and prepares the home anew, which is in it.

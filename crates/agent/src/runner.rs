@@ -42,7 +42,7 @@ use protocol::{
 use sandbox_files::tree::{self, Snapshot};
 
 use crate::{
-    confine::{self, Counted},
+    confine::Watch,
     hold::connector::Connector,
     memory,
     places::Places,
@@ -215,7 +215,7 @@ impl Worker {
                 End::TimedOut
             }
             Stop::Killed => End::Killed,
-            Stop::TooManyFiles(told) => {
+            Stop::NoRoom(told) => {
                 job.outputs.push(Stream::Stderr, told.as_bytes());
                 End::Signaled { signal: Signal::SIGXFSZ as i32 }
             }
@@ -244,7 +244,7 @@ impl Worker {
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, job.stdin.take())?;
-        let mut counted = self.places.count();
+        let watch = self.places.watch()?;
         // The reason why it must end, once it has been interrupted.
         let mut interrupted = None;
 
@@ -263,11 +263,13 @@ impl Worker {
                 Some(Received::Message(ProgramMessage::Other) | Received::Nothing) | None => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
+            let mut is_urgent = false;
             let must_end = if left.is_zero() {
                 let stack = stack.take();
                 Some(Stop::Deadline(stack.and_then(|stack| stack.position(&job.code))))
-            } else if let Some(told) = counted.as_mut().and_then(Counted::look) {
-                Some(Stop::TooManyFiles(told))
+            } else if let Some(breach) = watch.as_ref().and_then(Watch::breach) {
+                is_urgent = breach.is_final;
+                Some(Stop::NoRoom(breach.message))
             } else {
                 job.switch.0.read().is_ok().then_some(Stop::Killed)
             };
@@ -276,20 +278,20 @@ impl Worker {
                 let why = interrupted.take().unwrap_or(why);
                 let mut interrupt =
                     || runtimes.of_mut(&job.run.runtime).is_ok_and(Runtime::interrupt);
-                if !(is_first && job.run.cell && interrupt()) {
+                if is_urgent || !(is_first && job.run.cell && interrupt()) {
                     break why;
                 }
                 interrupted = Some(why);
                 deadline = Instant::now() + INTERRUPT_TIMEOUT;
                 continue;
             }
-            let left = if counted.is_some() { left.min(confine::INTERVAL) } else { left };
             // Rounded up, so that the loop does not spin in the last millisecond.
             let wait =
                 PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             let readable = [Some(children.as_fd()), Some(job.switch.0.as_fd())].into_iter();
             let readable = readable.chain([stdout.as_fd(), stderr.as_fd()]);
-            let readable = readable.chain([channel.as_ref().map(AsFd::as_fd)]).flatten();
+            let readable = readable.chain([channel.as_ref().map(AsFd::as_fd)]);
+            let readable = readable.chain([watch.as_ref().map(AsFd::as_fd)]).flatten();
             let readable = readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             let writable = feed.as_fd().map(|fd| PollFd::new(fd, PollFlags::POLLOUT));
             match poll(&mut readable.chain(writable).collect::<Vec<_>>(), wait) {
@@ -308,6 +310,17 @@ impl Worker {
             stop => (interrupted.unwrap_or(stop), None),
         };
         Ok(Supervised { stop, report, start, channel, stdout, stderr })
+    }
+
+    /// Removes files that the run has written beyond the limit: it may have been faster than the watch.
+    fn settle_space(&self, job: &Job<KillSwitch>, before: &Seen, ended: Ended) -> Ended {
+        let has_removed = self.places.space.as_ref().is_some_and(|it| it.settle(&before.data));
+        if !has_removed {
+            return ended;
+        }
+        let told = "\nsandbox: files that were too large were removed\n";
+        job.outputs.push(Stream::Stderr, told.as_bytes());
+        Ended { end: End::Signaled { signal: Signal::SIGXFSZ as i32 }, ..ended }
     }
 
     /// Undoes changes that would disturb the next run, now that no process can repeat them. A failure to do so shows in
@@ -345,6 +358,7 @@ impl Runner for Worker {
             |failure| (Err(failure), Left::default()),
             |(ended, left)| (Ok(ended), left),
         );
+        let ended = ended.map(|ended| self.settle_space(&job, &before, ended));
         let start = ended.as_ref().map_or(Start::Cold, |ended| ended.start);
         self.reply(job, ended, &before)?;
         drop(left.channel);
@@ -445,8 +459,8 @@ enum Stop {
     Exit(Exit),
     Deadline(Option<Position>),
     Killed,
-    /// The program has made more files than allowed; the message says so.
-    TooManyFiles(String),
+    /// The program has written more than allowed; the message says so.
+    NoRoom(String),
 }
 
 /// Whether a kernel's report of a cell is consistent and within the limits.

@@ -37,6 +37,9 @@ pub(crate) fn serve(
     thread::Builder::new().name("watch".into()).spawn(move || leash.run())?;
 
     let files = Files::open(&places.data)?.with_datasets(places.datasets.clone());
+    // A volume has the owner and the mode of the folder in the image.
+    nix::unistd::access(&places.data, AccessFlags::W_OK)
+        .map_err(|error| format!("{} cannot be written to: {error}", places.data.display()))?;
     let data = files.root().try_clone()?;
     let orders = runner::start(&places, data, line.replies(), line.connector())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
@@ -61,10 +64,11 @@ pub(crate) fn serve(
 
 /// Waits for another stream and continues with it.
 fn resume(agent: &mut Dispatcher<Agent>) {
-    let (Agent { line, standing, files, packages, .. }, running) = agent.split();
+    let (Agent { line, standing, files, packages, places, .. }, running) = agent.split();
     let resume = line.wait_for_next(|| Standing { running: running(), ..*standing });
     if resume.received.is_none() {
         files.abandon_all();
+        places.space.iter().for_each(|space| space.all_ended());
         packages.iter_mut().for_each(Files::abandon_all);
     }
 }
@@ -121,16 +125,30 @@ impl Frontend for Agent {
     }
 
     fn usage(&self) -> Pong {
-        usage(&self.places.data)
+        usage(&self.places)
     }
 
     fn put(&mut self, put: &Put, bytes: &[u8]) -> Result<PutDone, Failure> {
+        if let Some(space) = &self.places.space
+            && !space.admits(put, bytes.len())
+            && !(self.store.clear() && space.admits(put, bytes.len()))
+        {
+            self.abandon(&Abandon { upload: put.upload });
+            return Err(Failure::new(FailureCode::Full, "no space left"));
+        }
         // The user's files take precedence over stored outputs.
-        self.files.put(put, bytes, || self.store.clear())
+        let done = self.files.put(put, bytes, || self.store.clear());
+        if (put.last || done.is_err())
+            && let Some(space) = &self.places.space
+        {
+            space.ended(put.upload);
+        }
+        done
     }
 
     fn abandon(&mut self, abandon: &Abandon) {
         self.files.abandon(abandon);
+        self.places.space.iter().for_each(|space| space.ended(abandon.upload));
     }
 
     fn install(&mut self, all: &Install, body: &[u8]) -> Result<(), Failure> {

@@ -5,16 +5,17 @@ use std::{fs, path::Path, time::Duration};
 use nix::sys::statvfs::statvfs;
 use protocol::message::Pong;
 
-use crate::{memory, processes};
+use crate::{memory, places::Places, processes};
 
 /// The resources that are known. Outside a container, where the kernel counts for other processes as well, memory and
 /// files are not.
-pub(crate) fn usage(data: &Path) -> Pong {
+pub(crate) fn usage(places: &Places) -> Pong {
+    let space = places.space.as_ref().map(|space| space.bytes());
     Pong {
         memory_bytes: memory::in_use(),
         memory_peak_bytes: memory::peak(),
         cpu_ms: processors().and_then(|time| time.as_millis().try_into().ok()),
-        data_bytes: bytes_in(data),
+        data_bytes: space.or_else(|| bytes_in(&places.data)),
     }
 }
 

@@ -5,7 +5,10 @@ mod child;
 
 use child::Agent;
 use nix::sys::{signal::Signal, statvfs::statvfs};
-use protocol::message::{End, Run, RunDone};
+use protocol::{
+    frame::Kind,
+    message::{End, FailureCode, Put, Run, RunDone},
+};
 
 /// A folder that is a tmpfs on every Linux; a tmpfs counts its files.
 const TMPFS: &str = "/dev/shm";
@@ -55,4 +58,140 @@ fn a_run_that_leaves_too_many_files_is_ended_and_the_next_can_remove_them() {
     let remove = "import os\nfor name in os.listdir(): os.remove(name)\nprint('removed')";
     let (done, said) = run(&mut agent, 3, remove);
     assert_eq!((done.end, &*said), (End::Exited { code: 0 }, "removed\n"));
+}
+
+/// A limit of the data area, in bytes. Programs that are never ended stop after ten times as much.
+const MOST: u64 = 20_000_000;
+
+/// An agent whose data area is on disk.
+fn on_disk() -> Agent {
+    let mut agent = Agent::spawn_with(&["--max-bytes", &MOST.to_string()]);
+    agent.greet(45_000);
+    agent
+}
+
+/// Bytes that the files with names take.
+fn named(agent: &Agent) -> u64 {
+    let files = std::fs::read_dir(agent.folder.path().join("data")).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn a_run_that_writes_too_much_is_ended_and_the_next_can_remove_it() {
+    let mut agent = on_disk();
+    let write =
+        "for n in range(200): open(f'{n}', 'wb', 0).write(bytes(1_000_000))\nprint('written')";
+    let (done, said) = run(&mut agent, 1, write);
+    assert_eq!(done.end, End::Signaled { signal: Signal::SIGXFSZ as i32 }, "{said}");
+    assert!(said.contains("no space left") && said.contains("20 MB"), "{said}");
+    assert!(named(&agent) <= MOST, "{}", named(&agent));
+    let remove = "import os\nfor name in os.listdir(): os.remove(name)\nprint('removed')";
+    let (done, said) = run(&mut agent, 2, remove);
+    assert_eq!((done.end, &*said), (End::Exited { code: 0 }, "removed\n"));
+    let (done, _) = run(&mut agent, 3, "open('a', 'wb').write(bytes(15_000_000))");
+    assert_eq!(done.end, End::Exited { code: 0 });
+}
+
+#[test]
+fn a_program_that_ends_before_it_is_seen_leaves_no_more_than_the_limit() {
+    let mut agent = on_disk();
+    let (done, _) = run(&mut agent, 1, "open('kept', 'wb').write(bytes(1_000_000))");
+    assert_eq!(done.end, End::Exited { code: 0 });
+    // A sparse file has its length at once.
+    let (done, said) = run(
+        &mut agent,
+        2,
+        "import os; os.truncate('kept', 10**6)\nopen('large', 'wb').truncate(10**9)",
+    );
+    assert_eq!(done.end, End::Signaled { signal: Signal::SIGXFSZ as i32 }, "{said}");
+    assert_eq!(named(&agent), 1_000_000);
+}
+
+#[test]
+fn room_cannot_be_reserved_without_writing() {
+    let mut agent = on_disk();
+    let code = "import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+file = open('a', 'wb')
+for mode in (0, 1):
+    print(libc.fallocate(file.fileno(), mode, ctypes.c_long(0), ctypes.c_long(1_000_000)), os.strerror(ctypes.get_errno()))
+os.posix_fallocate(file.fileno(), 0, 1_000_000)
+print(os.path.getsize('a'))";
+    let (done, said) = run(&mut agent, 1, code);
+    assert_eq!(done.end, End::Exited { code: 0 }, "{said}");
+    let refused = "-1 Operation not supported\n";
+    assert_eq!(said, format!("{refused}{refused}1000000\n"));
+}
+
+#[test]
+fn no_file_is_hidden_from_the_limit() {
+    const PIECES: &str = "
+import ctypes, mmap, os, socket, subprocess, sys, tempfile, threading, time
+libc = ctypes.CDLL(None)
+def piece():
+    file = tempfile.TemporaryFile(dir='.', buffering=0)
+    file.write(bytes(2_000_000))
+    return file
+def rest():
+    time.sleep(30)
+    print('was not ended', flush=True)
+";
+    let ways = [
+        ("without a name", "held = [piece() for _ in range(100)]\nrest()"),
+        (
+            "removed",
+            "held = []\nfor n in range(100):\n    held.append(open('x', 'wb', 0)); os.remove('x'); held[-1].write(bytes(2_000_000))\nrest()",
+        ),
+        (
+            "of a grandchild",
+            "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        held = [piece() for _ in range(100)]\n        rest()\n    os._exit(0)\nos.wait()\nrest()",
+        ),
+        (
+            "of a process that cannot be looked at",
+            "libc.prctl(4, 0)\nheld = [piece() for _ in range(100)]\nrest()",
+        ),
+        (
+            "mapped",
+            "held = []\nfor _ in range(100):\n    with piece() as file: held.append(mmap.mmap(file.fileno(), 0))\nrest()",
+        ),
+        (
+            "on its way through a socket",
+            "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nheld = []\nfor _ in range(100):\n    a, b = socket.socketpair()\n    held += [a, b]\n    with piece() as file: socket.send_fds(a, [b'x'], [file.fileno()])\nrest()",
+        ),
+        (
+            "in a folder without rights",
+            "os.makedirs('a/b')\nfor n in range(100):\n    open(f'a/b/{n}', 'wb', 0).write(bytes(2_000_000))\n    os.chmod('a/b', 0); os.chmod('a', 0); time.sleep(0.01)\n    os.chmod('a', 0o700); os.chmod('a/b', 0o700)\nrest()",
+        ),
+        (
+            "in deep folders",
+            "for n in range(2000): os.mkdir('d'); os.chdir('d')\nfor n in range(100): open(f'{n}', 'wb', 0).write(bytes(2_000_000))\nrest()",
+        ),
+    ];
+    for (way, code) in ways {
+        let mut agent = on_disk();
+        let (done, said) = run(&mut agent, 1, &format!("{PIECES}{code}"));
+        let ended = End::Signaled { signal: Signal::SIGXFSZ as i32 };
+        assert!(
+            done.end == ended && said.contains("no space left"),
+            "{way}: {:?} {said}",
+            done.end
+        );
+    }
+}
+
+#[test]
+fn an_upload_beyond_the_limit_is_refused_and_takes_no_room() {
+    let mut agent = on_disk();
+    let mut put = |call: u32, path: &str, offset: u64, last: bool, len: usize| {
+        let put = Put { upload: call / 100, path: path.into(), offset, last, overwrite: false };
+        agent.send(call, Kind::Put, &put, &vec![1; len]);
+        agent.answer::<Put>(call).map(drop).map_err(|failure| failure.code)
+    };
+    for n in 0..19 {
+        assert_eq!(put(100 + n, "large", u64::from(n) * 1_000_000, n == 18, 1_000_000), Ok(()));
+    }
+    assert_eq!(put(200, "more", 0, false, 500_000), Ok(()));
+    assert_eq!(put(201, "more", 500_000, true, 900_000), Err(FailureCode::Full));
+    assert_eq!(put(300, "fits", 0, true, 900_000), Ok(()));
+    assert_eq!(named(&agent), 19_900_000);
 }

@@ -69,6 +69,7 @@ impl Local {
         // In a folder above all programs, as in the image.
         tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
         let mut child = Command::new(self.folder.join("agent"))
+            .args(sandbox_container::agent_arguments(&spec.limits))
             .args([&data, &scratch, &self.folder.join("runtimes"), &packages, &datasets])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -51,7 +51,7 @@ pub use self::{
 use crate::auth::Tokens;
 use model::{OwnSettings, package::Allowed};
 pub use sandbox_container::scratch_bytes;
-use sandbox_container::{Limits, defaults};
+use sandbox_container::{Limits, Storage, defaults};
 
 /// The largest limits that a sandbox can have.
 impl From<&Config> for Limits {
@@ -61,6 +61,7 @@ impl From<&Config> for Limits {
             cpus: config.cpu_limit,
             pids: config.pids_limit,
             data: config.data_limit,
+            storage: config.storage,
         }
     }
 }
@@ -80,6 +81,9 @@ impl fmt::Display for Mistakes {
         write!(f, "docs/settings.md and .env.example describe every setting")
     }
 }
+
+/// Largest upload in a message if larger files can be on disk, in bytes: those are streamed.
+const MAX_IN_MESSAGE_BESIDE_DISK: u64 = 50_000_000;
 
 /// Memory of preloaded modules and of a small program, in bytes.
 const PRELOADED_BYTES: u64 = 180_000_000;
@@ -264,17 +268,32 @@ impl Config {
                 note(row, (default.as_secs_f64() / unit).to_string());
             }
         }
-        // Files are in memory, and an upload is a file.
-        if reader.is_default(&table::SANDBOX_DATA_LIMIT) {
-            self.data_limit = defaults::data_limit(self.memory_limit);
-            raise(&mut self.data_limit, self.default_data);
-            note(table::SANDBOX_DATA_LIMIT.row, size(self.data_limit));
+        match self.storage {
+            Storage::Memory if reader.is_default(&table::SANDBOX_DATA_LIMIT) => {
+                self.data_limit = defaults::data_limit(self.memory_limit);
+                raise(&mut self.data_limit, self.default_data);
+                note(table::SANDBOX_DATA_LIMIT.row, size(self.data_limit));
+            }
+            Storage::Memory => {}
+            Storage::Disk => {
+                if reader.is_default(&table::SANDBOX_DISK_LIMIT)
+                    && let Some(limit) = raise(&mut self.disk_limit, self.default_data)
+                {
+                    note(table::SANDBOX_DISK_LIMIT.row, size(limit));
+                }
+                self.data_limit = self.disk_limit;
+                note(table::SANDBOX_DATA_LIMIT.row, size(self.data_limit));
+            }
         }
+        // An upload is a file.
         if reader.is_default(&table::SANDBOX_MAX_UPLOAD_BYTES) {
-            self.max_upload = self.max_upload.min(self.data_limit);
+            self.max_upload = match self.storage {
+                Storage::Memory => self.max_upload.min(self.data_limit),
+                Storage::Disk => self.data_limit,
+            };
             note(table::SANDBOX_MAX_UPLOAD_BYTES.row, size(self.max_upload));
         }
-        let (memory, data) = (self.memory_limit, self.data_limit);
+        let (memory, data) = (self.memory_limit, Limits::from(&*self).data_in_memory());
         if reader.is_default(&table::SANDBOX_PRELOAD) && !fits(PRELOADED_BYTES, memory, data) {
             self.preload = fits(BARE_BYTES, memory, data).then(|| vec![BARE.to_owned()]);
             self.preload_needs = Some(memory_to_preload(data));
@@ -351,7 +370,7 @@ impl Config {
     /// allows, they may not fit.
     pub fn preload_within(&self, limits: &Limits) -> Option<Vec<String>> {
         let preload = self.preload.clone()?;
-        let &Limits { memory, data, .. } = limits;
+        let (memory, data) = (limits.memory, limits.data_in_memory());
         if memory >= self.memory_limit || fits(PRELOADED_BYTES, memory, data) {
             return Some(preload);
         }
@@ -376,6 +395,22 @@ impl Config {
         Some((why, fix))
     }
 
+    /// Largest upload in a message, where it is held in memory as base64. In bytes.
+    pub fn max_message_upload(&self) -> u64 {
+        self.max_upload.min(match self.storage {
+            Storage::Memory => table::MAX_IN_MESSAGE,
+            Storage::Disk => MAX_IN_MESSAGE_BESIDE_DISK,
+        })
+    }
+
+    /// Size of the data area of a tool of the operator's own, in bytes. It is in memory, wherever those of sessions are.
+    pub fn own_tool_data(&self) -> u64 {
+        match self.storage {
+            Storage::Memory => self.data_limit,
+            Storage::Disk => defaults::data_limit(self.memory_limit),
+        }
+    }
+
     /// Bytes of packages in each sandbox, if any may be installed.
     pub fn packages_within(&self) -> Option<u64> {
         (self.packages != Allowed::Nothing).then_some(self.packages_limit)
@@ -393,12 +428,15 @@ impl Config {
     /// Mistakes in values that are valid alone but not together.
     fn contradictions(&self) -> Vec<String> {
         let mut mistakes = vec![];
+        let data_limit = match self.storage {
+            Storage::Memory => table::SANDBOX_DATA_LIMIT.row,
+            Storage::Disk => table::SANDBOX_DISK_LIMIT.row,
+        };
         if self.max_upload > self.data_limit {
-            mistakes.push(
-                "SANDBOX_MAX_UPLOAD_BYTES: is more than SANDBOX_DATA_LIMIT, so no upload of that \
-                 size could succeed"
-                    .into(),
-            );
+            mistakes.push(format!(
+                "SANDBOX_MAX_UPLOAD_BYTES: is more than {}, so no upload of that size could succeed",
+                data_limit.name
+            ));
         }
         let too_large = [
             (table::SANDBOX_DEFAULT_MEMORY.row, self.default_memory > Some(self.memory_limit)),
@@ -408,7 +446,7 @@ impl Config {
         ];
         let maxima = [
             table::SANDBOX_MEMORY_LIMIT.row,
-            table::SANDBOX_DATA_LIMIT.row,
+            data_limit,
             table::SANDBOX_EXEC_TIMEOUT_S.row,
             table::SANDBOX_SESSION_TTL_M.row,
         ];
@@ -423,7 +461,8 @@ impl Config {
             );
         }
         // On the embedded engine files have separate memory.
-        if self.engine != Engine::Wasm && self.data_limit > defaults::max_data(self.memory_limit) {
+        let in_memory = Limits::from(self).data_in_memory();
+        if self.engine != Engine::Wasm && in_memory > defaults::max_data(self.memory_limit) {
             mistakes.push(
                 "SANDBOX_DATA_LIMIT: is more than three quarters of SANDBOX_MEMORY_LIMIT, in which \
                  the files are kept: full, it would end the sandbox"

@@ -19,7 +19,7 @@ use std::{
 
 use model::package::Allowed;
 use protocol::limits::MAX_UNDO;
-use sandbox_container::defaults;
+use sandbox_container::{Storage, defaults};
 
 pub use super::setting::{Form, Row};
 use super::{
@@ -72,8 +72,8 @@ const MAX_CODE: u64 = 1 << 20;
 /// Most bytes of an image in a result: images share a message that every client must accept.
 const MAX_INLINE_IMAGE: u64 = 2_000_000;
 
-/// A file arrives as base64 in one JSON line, which is completely held in memory.
-const MAX_UPLOAD: u64 = 1 << 30;
+/// Largest file in a message, in bytes: it arrives as base64 in one JSON line, which is completely held in memory.
+pub(super) const MAX_IN_MESSAGE: u64 = 1 << 30;
 
 settings! {
     "Limits of a sandbox" {
@@ -94,7 +94,7 @@ settings! {
         pids_limit: u32 = SANDBOX_PIDS_LIMIT["sandbox.max_processes"](
             defaults::PIDS_LIMIT, Whole(defaults::PIDS.0, defaults::PIDS.1), whole,
         );
-        /// Size of /mnt/data, which can hold at most 16384 files. It is kept in memory and, except with the
+        /// Size of /mnt/data, which can hold at most 16384 files. It is kept in memory (SANDBOX_STORAGE) and, except with the
         /// embedded engine, may be at most three quarters of SANDBOX_MEMORY_LIMIT. If that is set below its default,
         /// the default here is half of it. If it is more than SANDBOX_MEMORY_LIMIT less 250MB, no libraries are
         /// preloaded (SANDBOX_PRELOAD): raise both, as docs/larger-data.md says.
@@ -105,6 +105,17 @@ settings! {
         /// never more than half of the memory.
         default_data: Option<u64> = SANDBOX_DEFAULT_DATA["sandbox.default_disk_mb"](
             "", Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), unless_empty,
+        );
+        /// Where files in /mnt/data lie: memory, or disk, that of the engine (a volume of the container, of the pod, or a
+        /// private file of the embedded engine). With disk, memory is only what programs use, and a data area can be
+        /// much larger: SANDBOX_DISK_LIMIT replaces SANDBOX_DATA_LIMIT. Files are removed with their session.
+        storage: Storage = SANDBOX_STORAGE["sandbox.storage"](
+            defaults::STORAGE, OneOf(&["memory", "disk"]), word,
+        );
+        /// Size of /mnt/data with SANDBOX_STORAGE=disk. A run that is about to exceed it is ended. Sessions together can
+        /// take this many times SANDBOX_MAX_SESSIONS of the engine's disk.
+        disk_limit: u64 = SANDBOX_DISK_LIMIT["sandbox.disk_limit"](
+            defaults::DISK_LIMIT, Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole,
         );
         /// Longest run, and the default of timeout_s. A run that takes longer is killed. Above 60, some clients must
         /// be told to wait: n8n's MCP nodes by their option Timeout, the TypeScript SDK by the option timeout of a
@@ -122,15 +133,18 @@ settings! {
         timezone: Option<String> = SANDBOX_TIMEZONE["sandbox.timezone"](
             "UTC", Words("the name of a time zone, such as Europe/Berlin"), timezone,
         );
-        /// Largest upload, at most 1GiB. As base64 it arrives in one message and is held in memory meanwhile; sent to
-        /// /files or an upload_url, or read from local_path, it is streamed. The default is never more than
-        /// SANDBOX_DATA_LIMIT.
-        max_upload: u64 = SANDBOX_MAX_UPLOAD_BYTES["files.max_upload_bytes"]("50MB", Size(1, MAX_UPLOAD), whole);
+        /// Largest upload. Sent to /files or an upload_url, or read from local_path, it is streamed. As base64 it
+        /// arrives in one message and is held in memory meanwhile: then it is at most 1GiB, with SANDBOX_STORAGE=disk
+        /// 50MB. The default is never more than SANDBOX_DATA_LIMIT, and with SANDBOX_STORAGE=disk is
+        /// SANDBOX_DISK_LIMIT.
+        max_upload: u64 = SANDBOX_MAX_UPLOAD_BYTES["files.max_upload_bytes"](
+            "50MB", Size(1, defaults::DATA_BYTES.1), whole,
+        );
         /// Largest image that read_artifact shows, scaled down if need be, and most bytes that it returns as base64
         /// at a time. Whatever is set here, one message holds at most 350KB as base64, because some clients drop a
         /// connection at a message of 1MiB. Text comes in pages, and every file can be downloaded by its URL.
         max_artifact_read: u64 = SANDBOX_MAX_ARTIFACT_READ_BYTES["files.max_artifact_read_bytes"](
-            "10MB", Size(1, MAX_UPLOAD), whole,
+            "10MB", Size(1, MAX_IN_MESSAGE), whole,
         );
         /// Charts returned with the result of the run that made them; 0 for none. Clients can ask for fewer: with the
         /// argument inline_images of a call, or for all calls with the URL /mcp?inline_images=0.

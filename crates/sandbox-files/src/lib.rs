@@ -7,6 +7,7 @@
 //! ```text
 //! files     pieces of files in and out, listings  --.
 //! tree      lists of files, changes of files      --+-- beneath: never outside the folder
+//! usage     the room that files take          --'
 //! outputs   of one run  -- screen   the output as a terminal would show it
 //!                       |- capture  its start and its end, in memory
 //!                       '- kept     all of it, if it is long and there is room
@@ -21,4 +22,5 @@ pub mod outputs;
 pub mod python_errors;
 pub mod screen;
 pub mod tree;
+pub mod usage;
 pub mod watch;

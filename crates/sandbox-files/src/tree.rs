@@ -12,7 +12,7 @@ use nix::{
     dir::Dir,
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
-    sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstatat},
+    sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat},
     unistd::{UnlinkatFlags, unlinkat},
 };
 use protocol::{
@@ -240,6 +240,28 @@ fn names(folder: &OwnedFd) -> nix::Result<impl Iterator<Item = CString>> {
 fn enter(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
     fchmodat(parent, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
     openat(parent, name, FOLDER, Mode::empty())
+}
+
+/// Opens a folder, after making it accessible to its owner if it is not.
+pub(crate) fn enter_readable(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
+    let folder = openat(parent, name, FOLDER, Mode::empty());
+    // Without the right to search a folder, neither its entries nor its parent can be looked at.
+    let may_search =
+        |folder: &OwnedFd| fstat(folder).is_ok_and(|stat| stat.st_mode & Mode::S_IXUSR.bits() != 0);
+    match folder {
+        Ok(folder) if may_search(&folder) => Ok(folder),
+        Ok(_) | Err(Errno::EACCES) => enter(parent, name),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a regular file.
+///
+/// # Errors
+/// If there is none at that path, or it cannot be removed.
+pub fn remove_file(root: &OwnedFd, path: &str) -> nix::Result<()> {
+    let (folder, name) = beneath::walk(root, path.as_ref(), beneath::Missing::Fail)?;
+    unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir)
 }
 
 /// Removes a file or an empty folder. Returns false if that fails.

@@ -58,12 +58,18 @@ pub fn is_network(name: &str) -> bool {
 /// Bounds of the size of the data area, in bytes. [`max_data`] is a further bound, which depends on the memory.
 pub const DATA_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 
-/// The maximum size of the data area with this much memory, in bytes: if it is full, there must be room to read it.
+/// Default of where the data area lies.
+pub const STORAGE: &str = "memory";
+
+/// Default size of a data area on disk.
+pub const DISK_LIMIT: &str = "10GB";
+
+/// The maximum size of a data area in memory with this much memory, in bytes: if it is full, there must be room to read it.
 pub fn max_data(memory: u64) -> u64 {
     memory / 4 * 3
 }
 
-/// Default size of the data area in bytes, which depends on the memory: files are in memory.
+/// Default size of a data area in memory, in bytes, which depends on the memory.
 pub fn data_limit(memory: u64) -> u64 {
     256_000_000.min(memory / 2)
 }

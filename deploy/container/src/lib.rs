@@ -13,7 +13,7 @@ mod owner;
 mod seccomp;
 mod uid;
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 pub use protocol::limits::DATASETS;
 
@@ -23,7 +23,7 @@ pub use self::{
         named_folder,
     },
     host::Host,
-    options::{Container, PACKAGES, Purpose, create_body},
+    options::{Container, PACKAGES, Purpose, agent_arguments, create_body},
     owner::{Owner, UnknownForm},
     uid::{GID, UIDS, Uid},
 };
@@ -70,7 +70,7 @@ pub const SETTLING: Duration = Duration::from_secs(60);
 /// The resource limits of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Memory in bytes, files on tmpfs included.
+    /// Memory in bytes, files in memory included.
     pub memory: u64,
     /// Processors.
     pub cpus: f64,
@@ -78,14 +78,57 @@ pub struct Limits {
     pub pids: u32,
     /// Size of the data area in bytes.
     pub data: u64,
+    /// Where the data area lies.
+    pub storage: Storage,
+}
+
+/// Where the files of a data area lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// In the memory of the sandbox.
+    #[default]
+    Memory,
+    /// On the disk of the engine.
+    Disk,
+}
+
+impl Storage {
+    /// The value of the setting.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+impl FromStr for Storage {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let all = [Self::Memory, Self::Disk];
+        all.into_iter().find(|it| text.eq_ignore_ascii_case(it.as_str())).ok_or(())
+    }
 }
 
 impl Limits {
-    /// Lowers the memory to at most this, and the data area to a size that fits into it.
+    /// Lowers the memory to at most this, and a data area in memory to a size that fits into it.
     #[must_use]
     pub fn with_memory(self, memory: u64) -> Self {
         let memory = memory.min(self.memory);
-        Self { memory, data: self.data.min(defaults::data_limit(memory)), ..self }
+        let data = match self.storage {
+            Storage::Memory => self.data.min(defaults::data_limit(memory)),
+            Storage::Disk => self.data,
+        };
+        Self { memory, data, ..self }
+    }
+
+    /// Memory that a full data area takes, in bytes.
+    pub fn data_in_memory(&self) -> u64 {
+        match self.storage {
+            Storage::Memory => self.data,
+            Storage::Disk => 0,
+        }
     }
 }
 
@@ -99,7 +142,7 @@ pub const MAX_FETCHERS: usize = 2;
 pub fn fetcher_limits(bytes: u64) -> Limits {
     // The downloads, and pip's own files meanwhile.
     let data = bytes + FETCHER_MEMORY / 4;
-    Limits { memory: FETCHER_MEMORY + data, cpus: 1.0, pids: 64, data }
+    Limits { memory: FETCHER_MEMORY + data, cpus: 1.0, pids: 64, data, storage: Storage::Memory }
 }
 
 /// Size of `/tmp` and of `/dev/shm` each, in bytes, with this much memory: room for caches, temporary files and shared

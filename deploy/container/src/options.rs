@@ -4,13 +4,13 @@ use std::{collections::HashMap, time::Duration};
 
 use bollard_stubs::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
-    ResourcesUlimits,
+    Mount, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 use protocol::limits::MAX_FILES;
 
 use crate::{
     AGENT, APP, Dataset, Host, LABEL_APP, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION,
-    Limits, Owner, Uid, scratch_bytes, seccomp, uid::GID,
+    Limits, Owner, Storage, Uid, scratch_bytes, seccomp, uid::GID,
 };
 
 /// The parameters of a container.
@@ -69,7 +69,7 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         image: Some(container.image.to_owned()),
         // A derived image may have another entrypoint; a sandbox always starts the agent.
         entrypoint: Some(vec![AGENT.into()]),
-        cmd: Some(vec![]),
+        cmd: Some(agent_arguments(&container.limits)),
         user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),
         hostname: Some("sandbox".into()),
@@ -100,6 +100,36 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         }),
         ..Default::default()
     }
+}
+
+/// The arguments of the agent. It enforces the limits of a data area on disk: most file systems have none for a folder.
+pub fn agent_arguments(limits: &Limits) -> Vec<String> {
+    match limits.storage {
+        Storage::Memory => vec![],
+        Storage::Disk => {
+            let (bytes, files) = (limits.data.to_string(), MAX_FILES.to_string());
+            ["--max-bytes", &bytes, "--max-inodes", &files].map(str::to_owned).into()
+        }
+    }
+}
+
+/// A data area on disk: an anonymous volume, which the engine removes together with its container. The labels name its
+/// owner if an engine that was killed leaves it behind. A volume cannot be mounted with `noexec`, `nosuid` or `nodev`:
+/// the container has no capabilities and cannot get any, so that neither set-user-ID programs nor devices work in it.
+fn volume(container: &Container) -> Mount {
+    let labels = labels(container);
+    Mount {
+        target: Some("/mnt/data".into()),
+        typ: Some(MountType::VOLUME),
+        volume_options: Some(MountVolumeOptions { labels: Some(labels), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+/// The mounts of a container: its data area, if that is on disk, and its datasets.
+fn mounts(container: &Container) -> Vec<Mount> {
+    let data = (container.limits.storage == Storage::Disk).then(|| volume(container));
+    data.into_iter().chain(container.datasets.iter().map(Dataset::mount)).collect()
 }
 
 fn labels(container: &Container) -> HashMap<String, String> {
@@ -172,23 +202,23 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
             limit("sigpending", 1024),
             // Not nproc: the limit of processes above counts all processes and threads.
         ]),
+        mounts: Some(mounts(container)).filter(|mounts| !mounts.is_empty()),
         tmpfs: Some(
-            [
-                ("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777")),
-                ("/mnt/data".into(), tmpfs(limits.data, &format!("mode=0700,uid={uid},gid={GID}"))),
-            ]
-            .into_iter()
-            .chain(packages.map(|size| {
-                // Not noexec: the kernel would not let a compiled module be loaded from it.
-                let options = format!(
-                    "size={size},nr_inodes={MAX_PACKAGE_FILES},mode=0700,uid={uid},gid={GID}"
-                );
-                (PACKAGES.into(), format!("rw,exec,nosuid,nodev,{options}"))
-            }))
-            .collect(),
+            [("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777"))]
+                .into_iter()
+                .chain((limits.storage == Storage::Memory).then(|| {
+                    let owner = format!("mode=0700,uid={uid},gid={GID}");
+                    ("/mnt/data".into(), tmpfs(limits.data, &owner))
+                }))
+                .chain(packages.map(|size| {
+                    // Not noexec: the kernel would not let a compiled module be loaded from it.
+                    let options = format!(
+                        "size={size},nr_inodes={MAX_PACKAGE_FILES},mode=0700,uid={uid},gid={GID}"
+                    );
+                    (PACKAGES.into(), format!("rw,exec,nosuid,nodev,{options}"))
+                }))
+                .collect(),
         ),
-        mounts: (!container.datasets.is_empty())
-            .then(|| container.datasets.iter().map(Dataset::mount).collect()),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
         readonly_paths: Some(READ_ONLY.iter().map(|path| (*path).to_owned()).collect()),
         ..Default::default()
@@ -240,7 +270,13 @@ mod tests {
     use super::*;
     use crate::View;
 
-    const LIMITS: Limits = Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 };
+    const LIMITS: Limits = Limits {
+        memory: 512_000_000,
+        cpus: 1.0,
+        pids: 128,
+        data: 256_000_000,
+        storage: Storage::Memory,
+    };
 
     const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
 
@@ -320,6 +356,27 @@ mod tests {
         let mounts = serde_json::to_value(mounts).expect("serializes");
         insta::assert_json_snapshot!(mounts);
         assert_eq!(body, with(&[]));
+    }
+
+    #[test]
+    fn a_container_with_its_files_on_disk_has_a_volume_and_is_the_same_otherwise() {
+        let limits = Limits { data: 10_000_000_000, storage: Storage::Disk, ..LIMITS };
+        let disk = body(limits);
+        insta::assert_json_snapshot!((&disk.cmd, &disk.host_config.as_ref().expect("set").mounts));
+        let options = disk.host_config.clone().expect("set");
+        assert!(!options.tmpfs.as_ref().expect("set").contains_key("/mnt/data"));
+        let memory = body(LIMITS).host_config.expect("set");
+        let mut same = disk;
+        same.cmd = Some(vec![]);
+        same.host_config = Some(HostConfig {
+            mounts: None,
+            tmpfs: memory.tmpfs,
+            ulimits: memory.ulimits,
+            ..options
+        });
+        assert_eq!(same, body(LIMITS));
+        let less = limits.with_memory(64_000_000);
+        assert_eq!((less.memory, less.data), (64_000_000, limits.data), "files take no memory");
     }
 
     #[test]

@@ -26,8 +26,8 @@ use tokio::{
 
 use sandbox_container::{
     CONNECT, Container, DATASETS, Dataset, Host, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER,
-    LABEL_SESSION, Limits, Owner, Purpose, Uid, View, create_body, defaults, fetcher_limits,
-    is_session_id,
+    LABEL_SESSION, Limits, Owner, Purpose, Storage, Uid, View, create_body, defaults,
+    fetcher_limits, is_session_id,
 };
 
 use super::{
@@ -56,7 +56,7 @@ impl Shared {
         let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_REQUEST_BYTES).collect()).await;
         let Ok(Ok(body)) = body else { return Err(Refused::Incomplete) };
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
-        let has_datasets = given_mounts(&given).next().is_some();
+        let has_datasets = given_datasets(&given).next().is_some();
         let empty = if has_datasets { Some(self.empty().await?) } else { None };
         let own = description(&self.settings, &self.host().await?, (&name, empty), &given)?;
         let making = self.clone().make(name, own, place);
@@ -268,25 +268,33 @@ fn description(
 }
 
 /// The limits of a container by these settings: all that they allow or, if a session asked for less, less memory and
-/// the limits that follow from it. `None` if the memory is more than they allow, or too little.
+/// the limits that follow from it, and less disk. `None` if it is more than they allow, or too little.
 fn limits(settings: &Settings, given: &Value) -> Option<Limits> {
     let memory = given["HostConfig"]["Memory"].as_u64()?;
     let all = settings.limits;
     let is_less = (defaults::MIN_SESSION_MEMORY..all.memory).contains(&memory);
-    if is_less { Some(all.with_memory(memory)) } else { (memory == all.memory).then_some(all) }
+    let limits =
+        if is_less { Some(all.with_memory(memory)) } else { (memory == all.memory).then_some(all) };
+    match all.storage {
+        Storage::Memory => limits,
+        Storage::Disk => {
+            let data = given["Cmd"][1].as_str()?.parse().ok()?;
+            limits.filter(|_| (1..=all.data).contains(&data)).map(|it| Limits { data, ..it })
+        }
+    }
 }
 
-/// The mounts that a container has by its description.
-fn given_mounts(given: &Value) -> impl Iterator<Item = &Value> {
-    given["HostConfig"]["Mounts"].as_array().into_iter().flatten()
+/// The names of the datasets that a container has by its description.
+fn given_datasets(given: &Value) -> impl Iterator<Item = &str> {
+    let mounts = given["HostConfig"]["Mounts"].as_array().into_iter().flatten();
+    mounts.filter_map(|mount| mount["Target"].as_str()?.strip_prefix(DATASETS)?.strip_prefix('/'))
 }
 
 /// Those datasets of the settings that the container has, in its order; `None` if it has another, or one twice. `empty`
 /// is the path of the empty volume.
 fn datasets(settings: &Settings, empty: Option<String>, given: &Value) -> Option<Vec<Dataset>> {
     let Some(empty) = empty else { return Some(vec![]) };
-    let datasets = given_mounts(given).map(|mount| {
-        let name = mount["Target"].as_str()?.strip_prefix(DATASETS)?.strip_prefix('/')?;
+    let datasets = given_datasets(given).map(|name| {
         let (name, path) = settings.datasets.iter().find(|(known, _)| known == name)?.clone();
         Some(Dataset { name, path, view: View::Own { empty: empty.clone() } })
     });
@@ -438,6 +446,56 @@ mod tests {
             let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
             changed.pointer_mut(parent).expect("is there")[name] = value;
             refused(pointer, &changed);
+        }
+    }
+
+    #[test]
+    fn files_on_disk_are_in_a_volume_of_the_container_and_in_no_other() {
+        let vars = [("SANDBOX_STORAGE", "disk"), ("SANDBOX_DISK_LIMIT", "2GB")];
+        let vars = vars.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let on = Settings::parse(vars).expect("valid");
+        let all = given(&on);
+        assert_eq!(description(&on, &HOST, (NAME, None), &all).expect("allowed"), all);
+        let less = given_with(&on, on.limits.with_memory(100_000_000));
+        assert_eq!(description(&on, &HOST, (NAME, None), &less).expect("allowed"), less);
+        let less = given_with(&on, Limits { data: 1_000_000, ..on.limits });
+        assert_eq!(description(&on, &HOST, (NAME, None), &less).expect("allowed"), less);
+        let refused = |settings: &Settings, given: &Value| {
+            assert!(description(settings, &HOST, (NAME, None), given).is_err(), "{given}");
+        };
+        refused(&settings(), &all);
+        refused(&on, &given(&settings()));
+        for data in [0, on.limits.data + 1] {
+            refused(&on, &given_with(&on, Limits { data, ..on.limits }));
+        }
+        for (pointer, value) in [
+            ("/Cmd", json!([])),
+            ("/Cmd/1", json!("4000000000")),
+            ("/Cmd/1", json!("1000000")),
+            ("/HostConfig/Mounts", json!([])),
+            ("/HostConfig/Mounts/0/Source", json!("another")),
+            ("/HostConfig/Mounts/0/Source", json!("/")),
+            ("/HostConfig/Mounts/0/Target", json!("/mnt")),
+            ("/HostConfig/Mounts/0/Type", json!("bind")),
+            ("/HostConfig/Mounts/0/VolumeOptions/NoCopy", json!(true)),
+            ("/HostConfig/Mounts/0/VolumeOptions/Labels/more", json!("x")),
+            (
+                "/HostConfig/Mounts/0/VolumeOptions/DriverConfig",
+                json!({ "Name": "local", "Options": { "type": "none", "o": "bind", "device": "/" } }),
+            ),
+            ("/HostConfig/Mounts/1", json!({ "Type": "bind", "Source": "/", "Target": "/host" })),
+        ] {
+            let mut changed = all.clone();
+            let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+            match changed.pointer_mut(parent).expect("is there") {
+                Value::Array(list) => {
+                    let at: usize = name.parse().expect("a number");
+                    list.truncate(at);
+                    list.push(value);
+                }
+                other => other[name] = value,
+            }
+            refused(&on, &changed);
         }
     }
 

@@ -4,13 +4,14 @@
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
 use bytesize::ByteSize;
-use sandbox_container::{Limits, defaults, named_folder};
+use sandbox_container::{Limits, Storage, defaults, named_folder};
 use tracing::Level;
 
 /// The settings of a relay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// `SANDBOX_MEMORY_LIMIT`, `SANDBOX_CPU_LIMIT`, `SANDBOX_PIDS_LIMIT` and `SANDBOX_DATA_LIMIT`.
+    /// `SANDBOX_MEMORY_LIMIT`, `SANDBOX_CPU_LIMIT`, `SANDBOX_PIDS_LIMIT`, `SANDBOX_STORAGE`, and `SANDBOX_DATA_LIMIT` or
+    /// `SANDBOX_DISK_LIMIT`.
     pub limits: Limits,
     /// `SANDBOX_IMAGE`.
     pub image: String,
@@ -71,8 +72,15 @@ impl Settings {
         let memory = vars.read("SANDBOX_MEMORY_LIMIT", defaults::MEMORY_LIMIT, |text| {
             size(text, defaults::MEMORY_BYTES)
         });
-        let data = defaults::data_limit(memory).to_string();
-        let data_bounds = (defaults::DATA_BYTES.0, defaults::max_data(memory));
+        let storage = vars.read("SANDBOX_STORAGE", defaults::STORAGE, parsed);
+        let in_memory = defaults::data_limit(memory).to_string();
+        let (name, data, data_bounds) = match storage {
+            Storage::Memory => {
+                let most = defaults::max_data(memory);
+                ("SANDBOX_DATA_LIMIT", &*in_memory, (defaults::DATA_BYTES.0, most))
+            }
+            Storage::Disk => ("SANDBOX_DISK_LIMIT", defaults::DISK_LIMIT, defaults::DATA_BYTES),
+        };
         let are_off = |text: &str| ["off", ""].contains(&&*text.to_ascii_lowercase());
         let may_be = !are_off(vars.text("SANDBOX_PACKAGES").unwrap_or(defaults::PACKAGES));
         let limit = vars.read("SANDBOX_PACKAGES_LIMIT", defaults::PACKAGES_LIMIT, |text| {
@@ -91,7 +99,8 @@ impl Settings {
                 pids: vars.read("SANDBOX_PIDS_LIMIT", defaults::PIDS_LIMIT, |text| {
                     within(text.parse().ok()?, defaults::PIDS)?.try_into().ok()
                 }),
-                data: vars.read("SANDBOX_DATA_LIMIT", &data, |text| size(text, data_bounds)),
+                data: vars.read(name, data, |text| size(text, data_bounds)),
+                storage,
             },
             image: vars.read("SANDBOX_IMAGE", defaults::IMAGE, parsed),
             runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
@@ -168,7 +177,9 @@ mod tests {
             ("SANDBOX_POOL_SIZE", "a server's own"),
         ]);
         let settings = settings.expect("valid");
-        let limits = Limits { memory: 400_000_000, cpus: 0.5, pids: 128, data: 200_000_000 };
+        let storage = Storage::Memory;
+        let limits =
+            Limits { memory: 400_000_000, cpus: 0.5, pids: 128, data: 200_000_000, storage };
         assert_eq!(settings.limits, limits);
         assert_eq!((settings.runtime, settings.log_level), (None, Level::DEBUG));
     }
@@ -187,6 +198,7 @@ mod tests {
             ("SANDBOX_CPU_LIMIT", &["0", "-1", "nan", "inf", "1025"]),
             ("SANDBOX_PIDS_LIMIT", &["0", "-1", "15", "4194305"]),
             ("SANDBOX_DATA_LIMIT", &["0", "1MB", "500MB", "16EiB"]),
+            ("SANDBOX_STORAGE", &["tape", "volume"]),
             ("SANDBOX_MAX_SESSIONS", &["0", "10001", "18446744073709551615"]),
             ("SANDBOX_PACKAGES_LIMIT", &["0", "1MB", "16EiB"]),
             ("SANDBOX_PACKAGES_NETWORK", &["host", "none", "container:x", "a b"]),

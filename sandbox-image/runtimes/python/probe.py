@@ -263,12 +263,16 @@ def fill(folder, limit):
 
 
 def quotas():
+    disk = want["storage"] == "disk"
     for folder, limit in (("/mnt/data", want["data"]), ("/tmp", want["scratch"]), ("/dev/shm", want["scratch"])):
+        if disk and folder == "/mnt/data":
+            told("size of " + folder, None, "the agent ends a run that is about to exceed %d MB" % (limit // 1_000_000))
+            continue
         written, code = fill(folder, limit)
         ok = code in ("ENOSPC", "EFBIG") and written <= limit + (1 << 20)
         told("size of " + folder, ok, "%s after %d MB" % (code, written // 1_000_000))
     for folder in ("/mnt/data", "/tmp"):
-        if pod:
+        if pod or disk and folder == "/mnt/data":
             told("files in " + folder, None, "the agent ends a run that leaves more than %d" % want["files"])
             continue
         inside = os.path.join(folder, "probe-many")

@@ -110,7 +110,8 @@ impl Tool for UploadFile {
         let path = named(&filename)?;
         let existing = Existing::overwritten_if(overwrite.unwrap_or(false));
         let target = Target { given, path, existing };
-        let limit = call.services.sessions.config().max_upload;
+        let config = call.services.sessions.config();
+        let (limit, most) = (config.max_message_upload(), config.max_upload);
         let content = match (content_base64, text, local_path) {
             (None, None, None) => return target.upload_url(call, log).await,
             (Some(base64), None, None) => {
@@ -138,8 +139,8 @@ impl Tool for UploadFile {
                     if let Some(there) = target.in_dataset(&file, call, log).await? {
                         return Ok(there);
                     }
-                    within(file.size, limit)?;
-                    Content::new(file.pieces(limit))
+                    within(file.size, most)?;
+                    Content::new(file.pieces(most))
                 }
                 Found::AskClient(question) => return Ok(question.into()),
             },

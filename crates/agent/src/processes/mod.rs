@@ -1,5 +1,6 @@
 //! Ends and reaps all processes that a run has started.
 
+pub(crate) mod open_files;
 mod proc;
 mod wait;
 

@@ -1,5 +1,7 @@
 //! Checks of the engine and the image for `llm-sandbox doctor`.
 
+use sandbox_container::Storage;
+
 use super::{Docker, EngineFacts};
 use crate::{Check, Finding, Limits, image};
 
@@ -21,7 +23,9 @@ impl Docker {
                 return vec![Check::new("engine", finding)];
             }
         };
-        vec![
+        let disk = (limits.storage == Storage::Disk)
+            .then(|| Check::new("disk", disk(&facts.folder, limits.data)));
+        let always = [
             Check::new("engine", Finding::good(&*facts.version)),
             Check::new("api", api(&facts.api)),
             Check::new("cgroup", self.cgroup(facts)),
@@ -29,7 +33,8 @@ impl Docker {
             Check::new("runtime", self.runtime_check(facts)),
             Check::new("cpus", cpus(limits.cpus, facts.cpus)),
             Check::new("image", self.image_check().await),
-        ]
+        ];
+        always.into_iter().chain(disk).collect()
     }
 
     fn cgroup(&self, facts: &EngineFacts) -> Finding {
@@ -125,6 +130,21 @@ fn seccomp(on: bool) -> Finding {
             "the engine does not filter system calls",
             "Use a kernel with CONFIG_SECCOMP_FILTER and an engine built with seccomp.",
         )
+    }
+}
+
+/// The finding about the disk of data areas, each of which may have this many bytes.
+fn disk(folder: &str, each: u64) -> Finding {
+    let gb = |bytes: u64| bytes / 1_000_000_000;
+    let text = format!("/mnt/data is in volumes of the engine, in {folder}");
+    // An engine on another host has a folder that this process cannot see.
+    let Ok(stat) = rustix::fs::statvfs(folder) else { return Finding::Good(text) };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let text = format!("{text}, where {} GB are free; {} GB per sandbox", gb(free), gb(each));
+    if free >= each {
+        Finding::Good(text)
+    } else {
+        Finding::warning(text, "Free some space there, or lower SANDBOX_DISK_LIMIT.")
     }
 }
 

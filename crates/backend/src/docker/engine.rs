@@ -30,6 +30,8 @@ pub(super) struct EngineFacts {
     pub cpus: f64,
     /// Whether the kernel filters system calls.
     pub seccomp: bool,
+    /// The folder of the engine's host in which it has images and volumes.
+    pub folder: String,
 }
 
 impl EngineFacts {
@@ -128,6 +130,7 @@ pub(super) async fn facts(engine: &Docker) -> Result<EngineFacts, Error> {
         cgroup: info.cgroup_version.map_or_else(|| "unknown".into(), |version| version.to_string()),
         runtimes,
         default_runtime: text(info.default_runtime),
+        folder: text(info.docker_root_dir),
         #[expect(clippy::cast_precision_loss, reason = "no host has that many processors")]
         cpus: info.ncpu.map_or(1.0, |cpus| cpus as f64),
         seccomp: info

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::{DATASETS, MAX_FILES};
 use sandbox_container::{
     AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_FETCHER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
-    Limits, PACKAGES, Uid, scratch_bytes,
+    Limits, PACKAGES, Storage, Uid, scratch_bytes,
 };
 use serde_json::{Value, json};
 
@@ -36,9 +36,10 @@ fn hold_command(limits: &Limits) -> Vec<String> {
         limits.data + (1 << 20)
     );
     let (hold, files) = (HOLD_S.to_string(), MAX_FILES.to_string());
-    [AGENT, "--hold", &hold, "--rlimits", &rlimits, "--max-inodes", &files]
-        .map(str::to_owned)
-        .into()
+    let always = [AGENT, "--hold", &hold, "--rlimits", &rlimits, "--max-inodes", &files];
+    let bytes = limits.data.to_string();
+    let on_disk = (limits.storage == Storage::Disk).then_some(["--max-bytes", &bytes]);
+    always.into_iter().chain(on_disk.into_iter().flatten()).map(str::to_owned).collect()
 }
 
 /// Memory that is requested on the node, in bytes: the size of a session with its libraries loaded. Sessions are idle
@@ -47,6 +48,9 @@ const REQUESTED_MEMORY: u64 = 200_000_000;
 
 /// Processor time that is requested on the node, in thousandths. It is low because sessions are idle most of the time.
 const REQUESTED_CPU: u64 = 50;
+
+/// Bytes of the node's disk for the agent's few log messages.
+const LOG_BYTES: u64 = 64_000_000;
 
 /// The parameters of a pod.
 #[derive(Debug, Clone, Copy)]
@@ -151,12 +155,13 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                     "requests": {
                         "cpu": format!("{}m", thousandths(limits.cpus).min(REQUESTED_CPU)),
                         "memory": limits.memory.min(REQUESTED_MEMORY).to_string(),
+                        // Set because the default is the limit, and few sessions fill their data areas.
+                        "ephemeral-storage": LOG_BYTES.to_string(),
                     },
                     "limits": {
                         "cpu": format!("{}m", thousandths(limits.cpus)),
                         "memory": limits.memory.to_string(),
-                        // Only the agent's few log messages are written to the node's disk.
-                        "ephemeral-storage": "64M",
+                        "ephemeral-storage": (LOG_BYTES + on_disk(&limits)).to_string(),
                     },
                 },
                 "volumeMounts": [
@@ -165,9 +170,17 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
                     { "name": "shared", "mountPath": "/dev/shm" },
                 ],
             }],
-            // Files are in memory and count towards the memory limit, so that none stays on the node's disk.
+            // Files in memory count towards the memory limit, and none stays on the node's disk.
             "volumes": [
-                memory_volume("data", limits.data),
+                match limits.storage {
+                    Storage::Memory => memory_volume("data", limits.data),
+                    // The agent ends a run before its files take more. A kubelet looks once a minute, and would end
+                    // the pod.
+                    Storage::Disk => json!({
+                        "name": "data",
+                        "emptyDir": { "sizeLimit": limits.data.to_string() },
+                    }),
+                },
                 memory_volume("scratch", scratch_bytes(limits.memory)),
                 // Replaces the container runtime's own, which is 64 MB regardless of the memory limit.
                 memory_volume("shared", scratch_bytes(limits.memory)),
@@ -175,17 +188,7 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
         },
     });
     let spec = &mut pod["spec"];
-    for (number, (name, source)) in wanted.datasets.iter().enumerate() {
-        // A dataset's name may be none of a volume's.
-        let volume = format!("dataset-{number}");
-        let mount = json!({
-            "name": volume, "mountPath": format!("{DATASETS}/{name}"), "readOnly": true,
-        });
-        add(&mut spec["containers"][0]["volumeMounts"], mount);
-        let mut source = source.clone();
-        source["name"] = volume.into();
-        add(&mut spec["volumes"], source);
-    }
+    add_datasets(spec, wanted.datasets);
     match wanted.purpose {
         Purpose::Session => {
             if let Some(size) = wanted.packages {
@@ -207,9 +210,29 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
     pod
 }
 
+/// Adds the volumes of datasets to the description of a pod.
+fn add_datasets(spec: &mut Value, datasets: &[(String, Value)]) {
+    for (number, (name, source)) in datasets.iter().enumerate() {
+        // A dataset's name may be none of a volume's.
+        let volume = format!("dataset-{number}");
+        let mount = json!({
+            "name": volume, "mountPath": format!("{DATASETS}/{name}"), "readOnly": true,
+        });
+        add(&mut spec["containers"][0]["volumeMounts"], mount);
+        let mut source = source.clone();
+        source["name"] = volume.into();
+        add(&mut spec["volumes"], source);
+    }
+}
+
 /// Adds an item to a list of the description.
 fn add(list: &mut Value, item: Value) {
     list.as_array_mut().expect("the description has it").push(item);
+}
+
+/// Bytes of the node's disk that the data area may take.
+fn on_disk(limits: &Limits) -> u64 {
+    limits.data - limits.data_in_memory()
 }
 
 fn memory_volume(name: &str, size: u64) -> Value {
@@ -261,6 +284,14 @@ mod tests {
 
     use super::*;
 
+    const LIMITS: Limits = Limits {
+        memory: 512_000_000,
+        cpus: 1.0,
+        pids: 128,
+        data: 256_000_000,
+        storage: Storage::Memory,
+    };
+
     fn reference() -> OwnerReference {
         OwnerReference {
             api_version: "coordination.k8s.io/v1".into(),
@@ -285,7 +316,7 @@ mod tests {
             datasets: &[],
             purpose: Purpose::Session,
             key: None,
-            limits: Limits { memory: 512_000_000, cpus: 1.0, pids: 128, data: 256_000_000 },
+            limits: LIMITS,
             uid: Uid::of_container("llm-sandbox-u50123").expect("one of ours"),
             deadline: Duration::from_secs(612_060),
             patch,
@@ -339,6 +370,24 @@ mod tests {
     }
 
     #[test]
+    fn files_on_disk_are_in_a_volume_of_the_node_of_which_the_agent_knows_the_limit() {
+        let (reference, patch) = (reference(), Patch::default());
+        let limits = Limits { data: 10_000_000_000, storage: Storage::Disk, ..LIMITS };
+        let mut made = pod(&Wanted { limits, ..wanted(&reference, &patch) });
+        let container = &mut made["spec"]["containers"][0];
+        let command = container["command"].as_array_mut().expect("a list");
+        assert_eq!(command.split_off(7), ["--max-bytes", "10000000000"]);
+        assert_eq!(
+            command[4],
+            "core=0,fsize=10001048576,memlock=0,msgqueue=0,nofile=1024,sigpending=1024"
+        );
+        assert_eq!(container["resources"]["limits"]["ephemeral-storage"], "10064000000");
+        assert_eq!(container["resources"]["requests"]["ephemeral-storage"], "64000000");
+        let data = &made["spec"]["volumes"][0];
+        assert_eq!(data, &json!({ "name": "data", "emptyDir": { "sizeLimit": "10000000000" } }));
+    }
+
+    #[test]
     fn every_field_of_it_is_one_that_the_api_has() {
         let (reference, patch) = (reference(), Patch::default());
         let made = pod(&Wanted { runtime_class: Some("gvisor"), ..wanted(&reference, &patch) });
@@ -350,7 +399,7 @@ mod tests {
     #[test]
     fn what_is_set_aside_on_the_node_is_never_more_than_the_limits() {
         let (reference, patch) = (reference(), Patch::default());
-        let limits = Limits { memory: 64_000_000, cpus: 0.05, pids: 16, data: 1 << 20 };
+        let limits = Limits { memory: 64_000_000, cpus: 0.05, pids: 16, data: 1 << 20, ..LIMITS };
         let made = pod(&Wanted { limits, ..wanted(&reference, &patch) });
         let resources = &made["spec"]["containers"][0]["resources"];
         assert_eq!(resources["requests"]["memory"], resources["limits"]["memory"]);

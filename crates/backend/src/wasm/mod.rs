@@ -28,7 +28,7 @@ use config::Config;
 use embedded::Description;
 use futures::{FutureExt, future::BoxFuture};
 use model::World;
-use sandbox_container::scratch_bytes;
+use sandbox_container::{Storage, scratch_bytes};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -80,8 +80,13 @@ impl Wasm {
     /// A backend with these settings.
     ///
     /// # Errors
-    /// If a temporary folder is needed and cannot be made.
+    /// If a temporary folder is needed and cannot be made, or files are to lie on disk.
     pub(crate) fn new(config: &Config) -> Result<Self, BackendError> {
+        if config.storage == Storage::Disk {
+            let text = "The embedded engine has files in memory only.";
+            let fix = "Remove SANDBOX_STORAGE=disk, or set SANDBOX_ENGINE=docker.";
+            return Err(BackendError::new(BackendErrorKind::Refused, text).with_fix(fix));
+        }
         // The archive also needs saved sandboxes, but only as long as this server runs.
         let is_archived = config.archive.is_some() && config.state_dir.is_none();
         let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());

@@ -89,7 +89,7 @@ impl Datasets {
 
 impl Datasets {
     /// The regular files of all datasets, as far as there are not too many.
-    pub(crate) fn files(&self) -> Snapshot {
+    pub(crate) fn files(&self) -> tree::Snapshot {
         let mut list = Listing::new(self, String::new());
         list.all();
         list.found.into_iter().map(|file| (file.path, file.stamp)).collect()
