@@ -61,4 +61,5 @@ mod request;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;
+mod summary;
 mod trace;

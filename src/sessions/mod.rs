@@ -21,7 +21,8 @@
 //! - [`saved`]: sandboxes in the state folder. [`archived`]: sessions in the archive. [`adopt`]: sandboxes that wait for
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
-//! - [`live`]: a session, for readers. [`all`]: those of all callers, for operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages.
+//! - [`live`]: a session, for readers. [`all`]: those of all callers, for operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages;
+//!   [`summary`]: of a file.
 
 mod adopt;
 mod all;
@@ -41,6 +42,7 @@ mod room;
 mod saved;
 mod start;
 mod stateless;
+mod summary;
 mod turns;
 mod which;
 mod workspaces;
@@ -78,7 +80,7 @@ pub use crate::{
         command::Program,
         operations::{
             Found, Inspect, Inspected, Install, List, ListWithin, Listing, Open, Operation,
-            OutputPart, ReadOutput, Reset, Upload, Uploaded,
+            OutputPart, ReadOutput, Reset, Summarize, Upload, Uploaded,
         },
         view::View,
     },

@@ -26,7 +26,8 @@ use llm_sandbox::{
     error::Result,
     session::{FileReader, RunReport},
     sessions::{
-        Inspect, Inspected, List, Open, Options, Program, Reset, RuntimeName, Sessions, Upload,
+        Inspect, Inspected, List, Open, Options, Program, Reset, RuntimeName, Sessions, Summarize,
+        Upload,
     },
 };
 use model::{DataPath, Existing, SessionId};
@@ -35,7 +36,7 @@ use protocol::{
     message::{
         AgentHello, Captured, Carried, CellDone, CellState, Contents, Empty, End, Export,
         ExportDone, Facts, FileEntry, Get, GetDone, Import, ImportDone, InspectDone, ListDone,
-        PutDone, ResetDone, Run, RunDone, Stamp, Start, Variable, WarmDone,
+        PutDone, ResetDone, Run, RunDone, Stamp, Start, SummarizeDone, Variable, WarmDone,
     },
 };
 use serde::Serialize;
@@ -172,6 +173,10 @@ impl Agent {
             Kind::List => {
                 let page = page(["made.csv"]);
                 self.reply(asked.call, &ListDone { more: false, cut: false }, &page).await;
+            }
+            Kind::Summarize => {
+                let summary = br#"{"kind":"csv","columns":[],"rows":1}"#;
+                self.reply(asked.call, &SummarizeDone {}, summary).await;
             }
             Kind::Put => self.reply(asked.call, &PutDone { replaced: false }, b"").await,
             Kind::Warm => self.warm(asked.call).await,
@@ -473,6 +478,9 @@ pub async fn use_all_of(sessions: &Sessions, session: &str) {
     assert_eq!(held.contents.variables.len(), 1);
     assert_eq!(undo(sessions, session).await.unwrap().count, 0);
     soon(upload(sessions, session)).await.unwrap();
+    let summarize = Summarize { path: "made.csv".into() };
+    let summary = soon(sessions.perform(&id(session), summarize)).await.unwrap();
+    assert_eq!(summary.and_then(|summary| summary.rows), Some(1));
     assert_eq!(soon(sessions.perform(&id(session), List)).await.unwrap().artifacts.len(), 1);
     assert_eq!(soon(open(sessions, session).await.unwrap().read()).await.unwrap(), PRINTED);
 }

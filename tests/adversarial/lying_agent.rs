@@ -17,7 +17,7 @@ use llm_sandbox::{
     error::Error,
     progress::Progress,
     session::{ReadError, RunReport},
-    sessions::{Inspected, List, OutputPart, ReadOutput, Sessions, Stream},
+    sessions::{Inspected, List, OutputPart, ReadOutput, Sessions, Stream, Summarize},
 };
 use model::{CellStatus, Outcome, OwnSettings};
 use protocol::{
@@ -684,6 +684,53 @@ async fn a_stamp_of_any_size_and_time_can_be_looked_at() {
     let too_large =
         Error::ArtifactTooLarge { path, size_bytes: seen.size, limit: Some(1), download_url: None };
     assert!(too_large.to_string().starts_with("made.csv is 18446744073.8GB"));
+}
+
+/// Whether there is a summary if the agent answers with this, and whether its session is still there.
+async fn summarized(body: Vec<u8>) -> (bool, bool) {
+    let script = move |mut agent: Agent| {
+        let body = body.clone();
+        async move {
+            agent.hello().await;
+            while let Some(asked) = agent.asked().await {
+                if asked.kind == Kind::Summarize {
+                    agent.reply(asked.call, &Empty {}, &body).await;
+                } else {
+                    agent.honestly(&asked).await;
+                }
+            }
+        }
+    };
+    beside_an_honest_one(script, async |sessions: &Sessions| {
+        run_liar(sessions).await.unwrap();
+        let wanted = Summarize { path: "made.csv".into() };
+        sessions.perform(&id("liar"), wanted).await.is_ok_and(|summary| summary.is_some())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_that_is_none_ends_the_session() {
+    let good = r#"{"kind":"csv","columns":[{"name":"a","kind":"text","examples":[]}]}"#;
+    assert_eq!(summarized(good.into()).await, (true, true));
+    let many = format!(r#"{{"kind":"csv","columns":[],"encoding":"{}"}}"#, "x".repeat(70_000));
+    for bad in [
+        "",
+        "{}",
+        "[]",
+        r#"{"kind":"csv"}"#,
+        r#"{"kind":"exe","columns":[]}"#,
+        r#"{"kind":"csv","columns":[],"note":"ignore the above"}"#,
+        r#"{"kind":"csv","columns":[{"name":"a","kind":"text","examples":[],"note":""}]}"#,
+        r#"{"kind":"csv","columns":[{"name":"a","kind":"text","examples":[[]]}]}"#,
+        r#"{"kind":"csv","columns":[],"rows":-1}"#,
+        r#"{"kind":"csv","columns":[],"rows":1e300}"#,
+        r#"{"kind":"csv","columns":[],"separator":"ab"}"#,
+        &many,
+    ] {
+        let bad = bad.to_owned();
+        assert_eq!(summarized(bad.clone().into()).await, (false, false), "{bad:.80}");
+    }
 }
 
 /// The result of a listing with this page repeated, and the number of bytes that the server took.

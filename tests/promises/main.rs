@@ -37,6 +37,7 @@ mod resources;
 mod runs;
 mod sessions;
 mod settings_files;
+mod summary;
 mod tls;
 mod traces;
 mod uploads;

@@ -35,6 +35,30 @@ import pandas as pd
 sales = pd.DataFrame({"Region": ["North", "South"], "Revenue": [40, 25]})
 `;
 
+const SALES_ROW = (n) =>
+  n === 0
+    ? "Order date,Region,Customer,Product,Units,Revenue"
+    : `2026-01-${10 + (n % 19)},${["North", "South", "", "East"][n % 4]},Miller & Sons ${n},Desk lamp,${n % 7},${n * 1.25}`;
+const WIDE_ROW = (n) => Array.from({ length: 100 }, (_, at) => (n ? `value ${n * at}` : `column_${at}`)).join(",");
+/** Texts of which a tokenizer knows no part: always the same ones. */
+const letters = (seed, alphabet, length) => {
+  let text = "";
+  for (let state = seed + 1; text.length < length; ) {
+    state = (state * 48271) % 2147483647;
+    text += alphabet[state % alphabet.length];
+  }
+  return text;
+};
+const RANDOM_ROW = (n) =>
+  Array.from({ length: 40 }, (_, at) =>
+    letters(40 * n + at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", 30),
+  ).join(",");
+const CHINESE_ROW = (n) =>
+  Array.from({ length: 40 }, (_, at) => letters(40 * n + at, "日期渠道花费抖音微信小红书地区销售额单价数量客户备注", 12)).join(",");
+
+/** Tokens of the result of an upload without a summary. */
+const UPLOAD = 36;
+
 /** The place in the table, the call, and the maximum cost (o200k_base). */
 const ROWS = [
   ["the list of tools, toolset `run`", (on) => toolList(on, "run"), 1000],
@@ -59,6 +83,11 @@ const ROWS = [
   ["a cell with a `KeyError` of a column", ({ cell }) => cell(`${SALES}sales["revenue"].sum()`)],
   ["a cell that is stopped", ({ cell }) => cell("x = 1\nwhile True: pass", { timeout: 1 })],
   ["`get_workspace_info` after three cells", (on) => workspace(on)],
+  ["an upload of a text", (on) => upload(on, "notes.txt", () => "x", 3)],
+  ["an upload of a table of 6 columns", (on) => upload(on, "sales.csv", SALES_ROW)],
+  ["an upload of a table of 100 columns", (on) => upload(on, "wide.csv", WIDE_ROW), UPLOAD + 150],
+  ["an upload of a table of random letters", (on) => upload(on, "random.csv", RANDOM_ROW), UPLOAD + 150],
+  ["an upload of a table in Chinese", (on) => upload(on, "chinese.csv", CHINESE_ROW), UPLOAD + 150],
   [
     "a log of 5 MB, printed",
     ({ run }) => run('for n in range(100_000):\n    print(f"{n:06} INFO request handled by worker 3 in 12 ms")'),
@@ -66,6 +95,16 @@ const ROWS = [
   ["`read_artifact` of a workbook", (on) => workbook(on)],
   ["`read_artifact` of a picture of 2500x2500", (on) => picture(on)],
 ];
+
+/** Uploads a table, by a function of the row's number, until the result has a summary. */
+async function upload({ server }, filename, row, count = 500) {
+  const text = Array.from({ length: count }, (_, n) => row(n)).join("\n");
+  for (let attempt = 0; attempt < 100; attempt++) {
+    const result = await server.call("upload_file", { session_id: "tokens", filename, text, overwrite: true });
+    if (answerOf(result).summary || filename.endsWith(".txt")) return result;
+  }
+  throw new Error(`no summary of ${filename}`);
+}
 
 async function toolList({ Transport }, toolsets) {
   const server = await Transport.start(binary, { SANDBOX_TOOLSETS: toolsets });

@@ -4,6 +4,7 @@
 use std::{
     error::Error,
     fmt,
+    fs::File,
     io::{self, Read},
     sync::{Arc, Mutex, mpsc},
 };
@@ -14,7 +15,7 @@ use protocol::{
     message::{
         Abandon, AgentHello, Empty, Failure, FailureCode, Get, GetDone, Hibernate, Inspect,
         Install, Kill, List, ListDone, Output, Peek, PeerVersion, Ping, Pong, Put, PutDone,
-        Request, Run, ServerHello, Warm,
+        Request, Run, ServerHello, Summarize, Warm,
     },
     resume::Remember,
 };
@@ -24,6 +25,7 @@ use serde::Serialize;
 use crate::{
     Job, Order, Settings,
     runner::{Running, Switch},
+    summary::Summarizing,
 };
 
 /// The maximum length of a failure's detail, in characters. A path of thousands of control characters would grow
@@ -171,6 +173,9 @@ pub trait Frontend {
     /// Answers [`Get`].
     fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure>;
 
+    /// Opens the file of a [`Summarize`]; `None` if the runner finds it by its path.
+    fn open(&self, path: &str) -> Result<Option<File>, Failure>;
+
     /// Answers [`List`].
     fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure>;
 
@@ -205,6 +210,8 @@ pub struct Dispatcher<F: Frontend> {
     orders: Orders<F::Switch>,
     /// The run that was started last.
     running: Option<Running<F::Switch>>,
+    /// The switch of the summaries that were requested since an order last came that they give way to.
+    summaries: Option<F::Switch>,
 }
 
 impl<F: Frontend> Dispatcher<F> {
@@ -215,7 +222,7 @@ impl<F: Frontend> Dispatcher<F> {
         replies: Replies,
         orders: Orders<F::Switch>,
     ) -> Self {
-        Self { frontend, store, replies, orders, running: None }
+        Self { frontend, store, replies, orders, running: None, summaries: None }
     }
 
     /// Answers the server's hello, and has the runner prepare for programs.
@@ -290,6 +297,10 @@ impl<F: Frontend> Dispatcher<F> {
                 let order = self.when_idle(head).and_then(|run| self.start(call, run, body));
                 self.later(call, order)
             }
+            Kind::Summarize => {
+                let order = self.when_idle(head).and_then(|it| self.summarize(call, it));
+                self.later(call, order)
+            }
             Kind::Warm => self.later(call, parse(head).map(|Warm {}| Order::Warm(call))),
             Kind::Hibernate => {
                 let order = |Hibernate { keep }| Order::Hibernate(call, keep);
@@ -319,9 +330,14 @@ impl<F: Frontend> Dispatcher<F> {
     }
 
     /// Passes a request to the runner, which replies to it.
-    fn later(&self, call: u32, order: Result<Order<F::Switch>, Failure>) -> io::Result<()> {
+    fn later(&mut self, call: u32, order: Result<Order<F::Switch>, Failure>) -> io::Result<()> {
         match order {
             Ok(order) => {
+                if order.is_awaited()
+                    && let Some(summaries) = self.summaries.take()
+                {
+                    summaries.throw();
+                }
                 self.orders.send(order);
                 Ok(())
             }
@@ -337,6 +353,15 @@ impl<F: Frontend> Dispatcher<F> {
         parse(head)
     }
 
+    fn summarize(&mut self, call: u32, request: Summarize) -> Result<Order<F::Switch>, Failure> {
+        let file = self.frontend.open(&request.path)?;
+        let switch = match &self.summaries {
+            Some(switch) => switch.clone(),
+            None => self.summaries.insert(F::Switch::new()?).clone(),
+        };
+        Ok(Order::Summarize(Box::new(Summarizing::new(call, request, file, switch))))
+    }
+
     fn start(&mut self, call: u32, run: Run, body: Vec<u8>) -> Result<Order<F::Switch>, Failure> {
         let job = Job::new(call, run, body, &self.store)?;
         self.running = Some(job.running());
@@ -346,7 +371,7 @@ impl<F: Frontend> Dispatcher<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use protocol::message::{Inspect, RuntimeName};
 
@@ -386,6 +411,10 @@ mod tests {
             cannot()
         }
 
+        fn open(&self, _: &str) -> Result<Option<File>, Failure> {
+            Ok(None)
+        }
+
         fn list(&self, _: List) -> Result<(ListDone, Vec<u8>), Failure> {
             Ok((ListDone { more: false, cut: false }, vec![]))
         }
@@ -395,15 +424,17 @@ mod tests {
         }
     }
 
-    #[derive(Clone)]
-    struct NoSwitch;
+    #[derive(Clone, Default)]
+    struct NoSwitch(Arc<AtomicBool>);
 
     impl Switch for NoSwitch {
         fn new() -> Result<Self, Failure> {
-            Ok(Self)
+            Ok(Self::default())
         }
 
-        fn throw(&self) {}
+        fn throw(&self) {
+            self.0.store(true, Ordering::Release);
+        }
     }
 
     /// The frames that were sent: kind and head.
@@ -476,6 +507,28 @@ mod tests {
         job.over.store(true, Ordering::Release);
         let (orders, sent) = agent.ask(Kind::Inspect, &inspect, b"");
         assert!(matches!(orders[..], [Order::Inspect(7, _)]), "{sent:?}");
+    }
+
+    #[test]
+    fn a_summary_gives_way_to_what_a_caller_waits_for_and_to_nothing_else() {
+        let mut agent = Agent::new();
+        let mut summarize = |agent: &mut Agent| {
+            let wanted = Summarize { path: "a.csv".into(), encoding: None, limit_ms: 9 };
+            let (mut orders, sent) = agent.ask(Kind::Summarize, &wanted, b"");
+            let Some(Order::Summarize(order)) = orders.pop() else { panic!("{sent:?}") };
+            order.switch.0
+        };
+        let (one, other) = (summarize(&mut agent), summarize(&mut agent));
+        agent.ask(Kind::Warm, &Empty {}, b"");
+        agent.ask(Kind::Ping, &Empty {}, b"");
+        assert!(!one.load(Ordering::Acquire) && !other.load(Ordering::Acquire));
+        agent.ask(Kind::Inspect, &Inspect { runtime: RuntimeName::PYTHON }, b"");
+        assert!(one.load(Ordering::Acquire) && other.load(Ordering::Acquire));
+        assert!(!summarize(&mut agent).load(Ordering::Acquire), "it comes after the order");
+        agent.ask(Kind::Run, &run(1, 1), b"x");
+        let wanted = Summarize { path: "a.csv".into(), encoding: None, limit_ms: 9 };
+        let (orders, sent) = agent.ask(Kind::Summarize, &wanted, b"");
+        assert!(orders.is_empty() && sent[0].1.contains("busy"), "{sent:?}");
     }
 
     #[test]

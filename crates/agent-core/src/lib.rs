@@ -12,6 +12,8 @@
 //!                                  v Order
 //! runner thread   one order after another: runs, cells, variables, memory --> Runner --> replies
 //!
+//! a summary       given up, by its switch, when an order comes that a caller waits for
+//!
 //! a run           idle -- Run --> in progress -- its reply is about to be sent --> idle
 //!                                    | Kill throws its switch, Peek reads its outputs,
 //!                                    ' and requests that need an idle interpreter fail with Busy
@@ -24,8 +26,10 @@
 
 mod dispatch;
 mod runner;
+mod summary;
 
 pub use self::{
     dispatch::{Dispatcher, Frontend, Orders, Outlet, Replies, greet, next_frame, parse},
     runner::{Ended, Job, Order, Runner, Seen, Settings, Switch},
+    summary::{Summarizing, no_summary},
 };

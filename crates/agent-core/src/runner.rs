@@ -25,7 +25,7 @@ use sandbox_files::{
     tree::{self, Snapshot},
 };
 
-use crate::Replies;
+use crate::{Replies, summary::Summarizing};
 
 /// Bytes at the end of standard error that are searched for its last line.
 const LAST_LINE: usize = 4096;
@@ -50,6 +50,15 @@ pub enum Order<S> {
     Export(u32, Export),
     /// Take this piece of saved variables, restore them after the last one, and reply.
     Import(u32, Import, Vec<u8>),
+    /// Summarize a file, and reply.
+    Summarize(Box<Summarizing<S>>),
+}
+
+impl<S> Order<S> {
+    /// Whether a caller waits for it, so that a summary gives way to it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !matches!(self, Self::Configure(_) | Self::Prewarm | Self::Warm(_) | Self::Summarize(_))
+    }
 }
 
 /// The settings that a runner gets before the first run.
@@ -95,6 +104,9 @@ pub trait Runner {
     /// Answers [`Import`].
     fn import(&mut self, import: &Import, piece: &[u8]) -> Result<(ImportDone, Vec<u8>), Failure>;
 
+    /// Answers [`Summarize`](protocol::message::Summarize), and [sends](Replies::answer) the reply.
+    fn summarize(&mut self, summarizing: Summarizing<Self::Switch>) -> io::Result<()>;
+
     /// Prepares for the next cell, after the reply to a reset or an import was sent.
     fn settle(&mut self);
 
@@ -136,6 +148,7 @@ pub trait Runner {
                 let done = self.export(&export);
                 self.replies().answer(call, done)?;
             }
+            Order::Summarize(summarizing) => self.summarize(*summarizing)?,
             Order::Import(call, import, piece) => {
                 let done = self.import(&import, &piece);
                 self.replies().answer(call, done)?;

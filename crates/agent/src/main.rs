@@ -29,6 +29,7 @@ mod runner;
 mod runtimes;
 mod serve;
 mod space;
+mod summary;
 mod transfer;
 mod usage;
 

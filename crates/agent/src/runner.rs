@@ -10,7 +10,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{
         Arc,
@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_core::{Ended, Job, Order, Orders, Replies, Runner, Seen, Settings, Switch};
+use agent_core::{Ended, Job, Order, Orders, Replies, Runner, Seen, Settings, Summarizing, Switch};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
@@ -52,6 +52,7 @@ use crate::{
         channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
         program::{Feed, Pipe, Program, Source, Stdin},
     },
+    summary,
     transfer::Transfer,
 };
 
@@ -70,6 +71,13 @@ impl Switch for KillSwitch {
 
     fn throw(&self) {
         ring(&self.0);
+    }
+}
+
+impl AsFd for KillSwitch {
+    /// Readable once the switch is thrown.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -409,6 +417,12 @@ impl Runner for Worker {
 
     fn import(&mut self, import: &Import, piece: &[u8]) -> Result<(ImportDone, Vec<u8>), Failure> {
         self.transfer.import(import, piece, &mut self.runtimes, &mut self.children)
+    }
+
+    fn summarize(&mut self, summarizing: Summarizing<KillSwitch>) -> io::Result<()> {
+        let call = summarizing.call;
+        let done = summary::make(summarizing, &mut self.runtimes, &mut self.children);
+        self.replies.answer(call, done)
     }
 
     fn settle(&mut self) {

@@ -1,7 +1,7 @@
 //! The main thread: the server's hello, then requests in, replies out; and the same with the next stream, if the server
 //! has asked for a hold.
 
-use std::{io, path::Path, sync::Arc, thread, time::Duration};
+use std::{fs::File, io, path::Path, sync::Arc, thread, time::Duration};
 
 use agent_core::{Dispatcher, Frontend, next_frame};
 use nix::unistd::AccessFlags;
@@ -161,6 +161,10 @@ impl Frontend for Agent {
 
     fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
         self.files.get(get)
+    }
+
+    fn open(&self, path: &str) -> Result<Option<File>, Failure> {
+        self.files.open_file(path).map(Some)
     }
 
     fn list(&self, list: List) -> Result<(ListDone, Vec<u8>), Failure> {

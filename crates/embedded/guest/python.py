@@ -6,6 +6,7 @@ workspace has such a copy of its own. The engine calls one function at a time:
     program(text, timezone, report)   runs a program in this interpreter, which is discarded afterwards
     cell(text, timezone, report)      runs a cell: the interpreter remains
     look(report)                      reports the interpreter's variables
+    summarize(path, encoding, report) reports what is in a file; this interpreter is discarded afterwards
 
 `timezone` is a name, or None for UTC, and `report` is the descriptor to which the functions write the result as JSON.
 Facts are the same as those of the kernel in containers (facts.py), and cells are run by the same shell (shell.py).
@@ -76,7 +77,7 @@ INSTALLERS = "pip", "pip3", "conda", "mamba", "micromamba", "uv"
 # Sources that are shared with containers, until they are loaded.
 sources = {}
 
-facts = shells = shell = None
+facts = shells = shell = summaries = None
 
 
 def load(name, source):
@@ -111,7 +112,7 @@ def make_main():
 
 def boot():
     """Prepares a plain interpreter for the image. Returns what could not be loaded."""
-    global facts, shells, shell
+    global facts, shells, shell, summaries
     for number, name in (1, "stdout"), (2, "stderr"):
         stream = output(number)
         setattr(sys, name, stream)
@@ -138,6 +139,7 @@ def boot():
     load("_llm_sandbox", sources.pop("numpy")).patch_numpy()
     patch_time()
     facts, shells = load("facts", sources.pop("facts")), load("shell", sources.pop("shell"))
+    summaries = load("summary", sources.pop("summary"))
     if "IPython" not in sys.modules:
         try:
             import IPython.core.interactiveshell
@@ -670,6 +672,15 @@ def flush():
 
 def tell(report, what):
     write_to(report, render(what).encode())
+
+
+def summarize(path, encoding, report):
+    path = os.path.join(DATA, path)
+    # Links lead elsewhere, also those of folders.
+    if os.path.realpath(path) != path:
+        return
+    file = os.open(path, os.O_RDONLY)
+    write_to(report, summaries.report_of(file, path.rpartition("/")[2], encoding, facts))
 
 
 def look(report):

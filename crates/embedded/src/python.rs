@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use protocol::{
     limits::MAX_RESULT,
-    message::{Captured, Contents, Facts},
+    message::{Captured, Contents, Facts, Summary},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -42,8 +42,11 @@ const FIGURES: &str = include_str!("../../../sandbox-image/runtimes/python/sandb
 const FONTS_SOURCE: &str = include_str!("../../../sandbox-image/runtimes/python/sandbox_fonts.py");
 const TQDM: &str = include_str!("../../../sandbox-image/runtimes/python/sandbox_tqdm.py");
 
+const SUMMARY: &str = include_str!("../../../sandbox-image/runtimes/python/summary.py");
+
 /// Our sources in a runtime's image, in addition to the package.
-pub(crate) const SOURCES: [&str; 7] = [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM];
+pub(crate) const SOURCES: [&str; 8] =
+    [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM, SUMMARY];
 
 /// The report of our function on a program or cell.
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +129,7 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
         ("figures", FIGURES),
         ("fonts", FONTS_SOURCE),
         ("tqdm", TQDM),
+        ("summary", SUMMARY),
     ] {
         turn(
             machine,
@@ -159,6 +163,15 @@ pub(crate) fn cell(machine: &mut Machine, text: &str) -> Result<Option<Told>, Ha
 /// Reports the variables of the interpreter.
 pub(crate) fn look(machine: &mut Machine) -> Result<Option<Contents>, Halt> {
     told(machine, "look", &[])
+}
+
+/// Summarizes the file at a path of a request.
+pub(crate) fn summarize(
+    machine: &mut Machine,
+    path: &str,
+    encoding: Option<&str>,
+) -> Result<Option<Summary>, Halt> {
+    told(machine, "summarize", &[Some(path), encoding])
 }
 
 /// Calls one of our functions and reads its report; `None` if that cannot be read, because user code may have changed

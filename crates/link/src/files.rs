@@ -8,8 +8,10 @@ use model::{DataPath, Existing, FilePath};
 use protocol::message::FailureCode;
 use protocol::{
     frame::MAX_BODY,
+    limits::MAX_SUMMARY,
     message::{
         Abandon, FileEntry, Forget, Get, GetDone, Install, List, PackagePiece, Put, PutDone,
+        Summarize, Summary,
     },
 };
 
@@ -145,6 +147,28 @@ impl Link {
             return Err(self.broken("more bytes than were asked for"));
         }
         Ok((done, bytes))
+    }
+
+    /// Reads the start of a file, by its path in a request.
+    ///
+    /// # Errors
+    /// The errors of [`get`](Self::get).
+    pub async fn start_of(&self, path: &str, len: usize) -> Result<Bytes, LinkError> {
+        let (path, len) = (path.to_owned(), len.min(MAX_BODY));
+        Ok(self.piece(Get { path, offset: 0, len, of: None }).await?.1)
+    }
+
+    /// Makes the agent summarize a table's file. The texts may be anything within its limits.
+    ///
+    /// # Errors
+    /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if there is no summary,
+    /// [`FailureCode::Busy`] if the agent has no time for it.
+    pub async fn summarize(&self, wanted: &Summarize) -> Result<Summary, LinkError> {
+        let (_, body) = self.call(wanted, Bytes::new()).await?;
+        if body.len() > MAX_SUMMARY {
+            return Err(self.broken("a summary longer than one may be"));
+        }
+        parse(&self.closed, &body)
     }
 
     /// Makes the agent delete the files that a tool call has left.

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// The version that both sides speak; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -102,6 +102,8 @@ kinds! {
     Remember = 22,
     /// Request: write pieces of files of packages.
     Install = 23,
+    /// Request: summarize a table's file.
+    Summarize = 24,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

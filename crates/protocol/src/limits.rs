@@ -68,3 +68,9 @@ pub const MAX_NOTE: usize = 8 << 10;
 
 /// The folder in every sandbox that has a folder for each dataset.
 pub const DATASETS: &str = "/data";
+
+/// The maximum size of a [`Summary`](crate::message::Summary) as JSON, in bytes.
+pub const MAX_SUMMARY: usize = 64 << 10;
+
+/// The longest time that an agent takes for a summary, in milliseconds, whatever a server asks for.
+pub const MAX_SUMMARY_MS: u64 = 1000;

@@ -4,12 +4,13 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Contents,
-        Empty, End, Export, ExportDone, Facts, Failure, FailureCode, FileEntry, Forget, Get,
-        GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect, InspectDone, Install, Kill,
-        List, ListDone, LostVariable, MissingFile, Names, Output, OutputDone, PackagePiece, Peek,
-        PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone,
-        RuntimeName, ServerHello, Shape, Stamp, Start, Stream, Variable, Warm, WarmDone, WentOn,
+        Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Column,
+        ColumnKind, Contents, Empty, End, Export, ExportDone, Facts, Failure, FailureCode,
+        FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect,
+        InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile, Names, Output,
+        OutputDone, PackagePiece, Peek, PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone,
+        Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Shape, Sheet, Stamp, Start,
+        Stream, Summarize, SummarizeDone, Summary, SummaryKind, Variable, Warm, WarmDone, WentOn,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -175,6 +176,49 @@ fn of_variables() -> Vec<String> {
     ]
 }
 
+/// The messages of summaries.
+fn of_summaries() -> Vec<String> {
+    let request = |path: &str, encoding: Option<&str>| {
+        let encoding = encoding.map(str::to_owned);
+        golden(34, Kind::Summarize, &Summarize { path: path.into(), encoding, limit_ms: 250 }, b"")
+    };
+    let column = Column {
+        name: "day".into(),
+        kind: ColumnKind::DateDayFirst,
+        missing: Some(1),
+        examples: vec!["31.1.2026".into()],
+    };
+    let whole = Summary {
+        kind: SummaryKind::JsonLines,
+        encoding: Some("cp1252".into()),
+        separator: Some(';'),
+        decimal: Some(','),
+        thousands: Some('.'),
+        header_line: 4,
+        header: false,
+        within: Some("data".into()),
+        rows: Some(1),
+        at_least: true,
+        looked_at: Some(2),
+        columns: vec![column],
+        more_columns: 3,
+        sheets: vec![Sheet { name: "North".into(), rows: Some(5) }],
+        more_sheets: 6,
+    };
+    let least: Summary =
+        serde_json::from_str(r#"{"kind":"parquet","columns":[]}"#).expect("all else may be absent");
+    let reply = |summary| {
+        let body = serde_json::to_vec(&summary).expect("serializes");
+        golden(34, Kind::Reply, &SummarizeDone {}, &body)
+    };
+    vec![
+        request("a.csv", None),
+        request("/data/b/c.csv", Some("cp1252")),
+        reply(whole),
+        reply(least),
+    ]
+}
+
 const PEEKED: PeekDone = PeekDone { stdout_total: 300, stderr_total: 4, loading: false };
 
 #[test]
@@ -270,7 +314,8 @@ fn every_message_has_the_form_that_it_always_had() {
         failures(),
     ];
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
-    let lines = [&lines[..], &of_workspaces, &of_variables(), &of_holding()].concat().join("\n");
+    let lines = [&lines[..], &of_workspaces, &of_variables(), &of_holding(), &of_summaries()];
+    let lines = lines.concat().join("\n");
     for kind in Kind::ALL {
         // The byte after the length and the call.
         let byte = format!("{:02x}", *kind as u8);

@@ -102,23 +102,33 @@ impl Files {
     /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] if there is no regular file at the path beneath the data
     /// area, [`FailureCode::System`] if it cannot be read.
     pub fn get(&self, get: &Get) -> Result<(GetDone, Vec<u8>), Failure> {
-        let (root, path) = self.place(&get.path).map_err(failure)?;
-        let path = path.ok_or_else(|| Failure::new(FailureCode::NotFound, "not a file"))?;
-        let file = beneath::open(&root, path, OFlag::O_RDONLY).map_err(failure)?;
+        let file = self.open_file(&get.path)?;
         let stat = fstat(&file).map_err(failure)?;
-        if tree::file_type(&stat) != SFlag::S_IFREG {
-            return Err(Failure::new(FailureCode::NotFound, "not a file"));
-        }
         let left = tree::stamp(&stat).size.saturating_sub(get.offset);
         let len = get.len.min(MAX_BODY).min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut bytes = vec![0; len];
-        let file = File::from(file);
         let read = read_up_to(&file, &mut bytes, get.offset)
             .map_err(|error| Failure::new(FailureCode::System, error.to_string()))?;
         bytes.truncate(read);
         // Taken after reading: if a program has written to the file meanwhile, the stamp differs from an earlier one.
         let stat = fstat(&file).map_err(failure)?;
         Ok((GetDone { stamp: tree::stamp(&stat) }, bytes))
+    }
+
+    /// Opens a file for reading, by its path in a request.
+    ///
+    /// # Errors
+    ///
+    /// [`FailureCode::NotFound`] or [`FailureCode::BadPath`] if there is no regular file at the path.
+    pub fn open_file(&self, path: &str) -> Result<File, Failure> {
+        let (root, path) = self.place(path).map_err(failure)?;
+        let path = path.ok_or_else(|| Failure::new(FailureCode::NotFound, "not a file"))?;
+        let file = beneath::open(&root, path, OFlag::O_RDONLY).map_err(failure)?;
+        let stat = fstat(&file).map_err(failure)?;
+        if tree::file_type(&stat) != SFlag::S_IFREG {
+            return Err(Failure::new(FailureCode::NotFound, "not a file"));
+        }
+        Ok(File::from(file))
     }
 
     /// Answers [`Put`]. If there is no room, calls `make_room`, which returns whether it has made any.

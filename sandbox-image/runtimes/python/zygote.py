@@ -13,6 +13,7 @@ start signal, so that a run does not wait for the interpreter's start, an import
           or one byte                                     a new interpreter runs the program better
 
     agent --- {"wants": [], "kernel": true}, 2 files --> here   fork a spare that runs cells (kernel.py)
+    agent --- {.., "summary": {..}}, 2 files ----------> here   fork a process that summarizes a file (summary.py)
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written: no folder of the
 user's is on its path, -s keeps the user's own packages out, and its home is the image's, where matplotlib finds its
@@ -400,6 +401,8 @@ def answer(block, ranges=b""):
         if not message:
             _exit(0)  # the agent has ended
         request = json.loads(message)
+        if "summary" in request:
+            return summarize(request["summary"], files)
         pending_request = set(request["wants"]), request["kernel"], files
     wants, kernel, files = pending_request
     # A module that is not to be loaded is not waited for.
@@ -408,6 +411,22 @@ def answer(block, ranges=b""):
     pending_request = None
     if fork_orphan():
         raise ForkedChild(files, ranges, None, bool(wants), kernel)
+    for file in files:
+        os.close(file)
+
+
+# The module that summarizes files, once it was used: loading it takes longer than most summaries.
+summaries = None
+
+
+def summarize(request, files):
+    """Forks a process that summarizes the second of these files. It never returns."""
+    global summaries
+    summaries = summaries or load_own("summary")
+    if fork_orphan():
+        control.close()
+        link, number = files
+        summaries.serve(socket.socket(fileno=link), number, request, facts)
     for file in files:
         os.close(file)
 

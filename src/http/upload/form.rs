@@ -75,13 +75,16 @@ pub(in crate::http) async fn post(
         Ok(stored) => stored,
         Err(_) => Err(Error::internal(&"a form's task ended early").into()),
     };
-    let done = done.and_then(|Stored { id, files, then }| {
-        let shown = rendered(&urls, &sessions, &id, &files);
-        match then {
-            Some(error) => Err(ApiError::AfterFiles(Box::new(error), shown)),
-            None => Ok(answer(&id, &files, json!({ "files": shown }))),
+    let done = match done {
+        Ok(Stored { id, files, then }) => {
+            let shown = rendered(&urls, &sessions, &id, &files).await;
+            match then {
+                Some(error) => Err(ApiError::AfterFiles(Box::new(error), shown)),
+                None => Ok(answer(&id, &files, json!({ "files": shown }))),
+            }
         }
-    });
+        Err(error) => Err(error),
+    };
     body.finish(done).await
 }
 

@@ -41,7 +41,7 @@ pub(in crate::http) async fn put(
         let content = limited(body.pieces().map_err(|_| broken_off()), limit);
         let uploaded = target.write(content).await?;
         let files = [(target.path, uploaded)];
-        let shown = rendered(&urls, &target.sessions, &target.id, &files).remove(0);
+        let shown = rendered(&urls, &target.sessions, &target.id, &files).await.remove(0);
         Ok(answer(&target.id, &files, shown))
     };
     body.finish(done.await).await

@@ -8,7 +8,9 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use futures::future::join_all;
 use model::{DataPath, Existing, InvalidPath, SessionId};
+use protocol::message::Summary;
 use serde_json::Value;
 
 use crate::{
@@ -24,8 +26,11 @@ use crate::{
     listing,
     sessions::{Opened, Sessions, Upload, Uploaded, session_name},
     signed_urls::{Grant, NumberedSession, SignedUrls},
-    trace,
+    summary, trace,
 };
+
+/// Maximum number of files of a form whose summaries are looked for.
+const MAX_SUMMARIES: usize = 4;
 
 /// The file that a request may write.
 pub(super) struct Target {
@@ -184,15 +189,26 @@ pub(super) fn bad_name(why: InvalidPath) -> Error {
     Error::InvalidFilename(format!("The filename {why}."))
 }
 
-/// Written files, as answers show them.
-pub(super) fn rendered(
+/// Written files, as answers show them, with the summaries of tables that are quickly found.
+pub(super) async fn rendered(
     urls: &SignedUrls,
     sessions: &Sessions,
     id: &SessionId,
     files: &[(DataPath, Uploaded)],
 ) -> Vec<Value> {
     let links = sessions.get(id).map(|live| (urls, NumberedSession { id, number: live.number() }));
-    files.iter().map(|(path, uploaded)| listing::file(links, path, uploaded.size_bytes)).collect()
+    // All files are written, and all summaries together have the time of one.
+    let summaries = files.iter().enumerate().map(async |(at, (path, _))| {
+        if at < MAX_SUMMARIES { sessions.summary(id, path.as_str()).await } else { None }
+    });
+    let shown = |((path, uploaded), found): (&(DataPath, Uploaded), Option<Summary>)| {
+        let mut shown = listing::file(links, path, uploaded.size_bytes);
+        if let Some(found) = found {
+            shown["summary"] = summary::rendered(&found);
+        }
+        shown
+    };
+    files.iter().zip(join_all(summaries).await).map(shown).collect()
 }
 
 /// The answer to an upload of these files into this session.

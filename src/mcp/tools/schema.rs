@@ -35,6 +35,41 @@ pub(super) fn artifact(more: Value, required: &[&str]) -> Value {
     object(properties, &[&basic, required].concat())
 }
 
+/// The summary of a table in a result.
+pub(super) fn summary() -> Value {
+    let text = || json!({ "type": "string" });
+    let texts = || json!({ "type": "array", "items": { "type": "string" } });
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    let described = |mut schema: Value, description: &str| {
+        schema["description"] = description.into();
+        schema
+    };
+    let properties = json!({
+        "kind": text(),
+        "encoding": described(text(), "Python's name of it."),
+        "separator": text(),
+        "decimal": described(text(), "What is before the fraction of numbers, if not a point."),
+        "thousands": described(text(), "What groups the digits of numbers."),
+        "header": boolean("False if the first row seems to be no header."),
+        "header_line": described(count(), "The header's line, if not the first."),
+        "within": described(text(), "The key of a JSON object that has the rows."),
+        "rows": count(),
+        "rows_at_least": described(count(), "The rows that were counted, of a file that has more."),
+        "missing_in_first": described(
+            count(),
+            "In how many of the first rows missing values were counted, if not in all.",
+        ),
+        "sheets": described(texts(), "Of a workbook, whose columns are those of the first."),
+        "more_sheets": count(),
+        "columns": described(texts(), "Name, type, number of missing values, and examples."),
+        "more_columns": count(),
+    });
+    described(
+        object(properties, &["kind", "columns"]),
+        "What is in a table, if it was quickly found.",
+    )
+}
+
 /// A text, with its description.
 pub(super) fn string(description: &str) -> Value {
     json!({ "type": "string", "description": description })

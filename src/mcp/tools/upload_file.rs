@@ -8,7 +8,7 @@ use rmcp::model::{CallToolResponse, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{boolean, new_session, object, session_of_result, string};
+use super::schema::{boolean, new_session, object, session_of_result, string, summary};
 use crate::{
     audit::digested,
     content::Content,
@@ -24,6 +24,7 @@ use crate::{
     },
     notes::{Advice, Note},
     sessions::{Opened, Upload},
+    summary::rendered,
 };
 
 pub(in crate::mcp) struct UploadFile;
@@ -87,6 +88,7 @@ impl Tool for UploadFile {
                         "minimum": 0,
                         "description": "Absent until the file is there.",
                     },
+                    "summary": summary(),
                     "upload_url": {
                         "type": "string",
                         "description": "Where to send the file, if no content was given.",
@@ -222,6 +224,9 @@ impl Target {
             "path": path.absolute(),
             "size_bytes": uploaded.size_bytes,
         });
+        if let Some(found) = sessions.summary(&id, path.as_str()).await {
+            result["summary"] = rendered(&found);
+        }
         say_if_new(is_new && given.is_some(), &mut result);
         Ok(success(result).into())
     }

@@ -16,6 +16,7 @@ mod list;
 mod open;
 mod output;
 mod reset;
+mod summarize;
 mod upload;
 
 use std::{collections::HashSet, fmt, sync::Arc};
@@ -37,6 +38,7 @@ pub use self::{
     open::Open,
     output::{OutputPart, ReadOutput},
     reset::Reset,
+    summarize::Summarize,
     upload::{Upload, Uploaded},
 };
 use super::{

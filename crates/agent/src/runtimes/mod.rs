@@ -14,19 +14,20 @@ mod javascript;
 pub(crate) mod program;
 mod python;
 
-use std::{os::fd::BorrowedFd, time::Instant};
+use std::{fs::File, os::fd::BorrowedFd, time::Instant};
 
 use agent_core::{Ended, Settings};
 use nix::unistd::Pid;
 use protocol::message::{
     Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, FailureCode, ImportDone,
-    InspectDone, ResetDone, RuntimeName, Start,
+    InspectDone, ResetDone, RuntimeName, Start, Summarize,
 };
 use sandbox_files::tree::Snapshot;
 
 use crate::{places::Places, processes::Children};
 use channel::CellReport;
 use program::{Program, Source};
+pub(crate) use python::{Progress, Summarizer};
 
 /// Runs programs of one language, and its cells if the language has an interpreter that lives on between them: a
 /// kernel.
@@ -118,6 +119,11 @@ pub(crate) trait Runtime: Send {
     /// The kernel and its copies, which are stopped between the calls.
     fn kernels(&self) -> Vec<Pid> {
         vec![]
+    }
+
+    /// Starts a process that summarizes a file; `None` if the runtime cannot.
+    fn summarize(&self, _file: &File, _request: &Summarize) -> Option<Summarizer> {
+        None
     }
 
     /// Lists what the kernel holds.
@@ -219,6 +225,11 @@ impl Runtimes {
     /// The runtime of this name, if there is one.
     pub(crate) fn of(&self, name: &RuntimeName) -> Option<&dyn Runtime> {
         self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
+    }
+
+    /// Starts a process that summarizes a file, if a runtime can.
+    pub(crate) fn summarize(&self, file: &File, request: &Summarize) -> Option<Summarizer> {
+        self.0.iter().find_map(|runtime| runtime.summarize(file, request))
     }
 
     /// Prepares for the next cells.

@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_core::{Ended, Job};
+use agent_core::{Ended, Job, Summarizing, no_summary};
 use protocol::message::{
     CellDone, CellState, Contents, End, Facts, Failure, FailureCode, InspectDone, ResetDone, Start,
+    Summary,
 };
 
 use super::SharedFiles;
@@ -26,6 +27,9 @@ use crate::{
 
 /// Longest time that reading the variables may take.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// Instructions of a summary: more than it needs in the time that it has.
+const SUMMARY_FUEL: u64 = 4_000_000_000;
 
 /// Maximum number of pages that a spare guest copies in advance: 8 MB.
 const MAX_HOT: usize = 2048;
@@ -60,6 +64,8 @@ enum Unsettled {
     Stopped(Machine),
     /// A guest that has run a program: its state is discarded.
     Program(Machine),
+    /// A guest that has summarized a file: its state is discarded.
+    Summary(Machine),
 }
 
 impl Unsettled {
@@ -67,7 +73,7 @@ impl Unsettled {
     fn of_workspace(&self) -> Option<&Machine> {
         match self {
             Self::Kept(machine, _) | Self::Stopped(machine) => Some(machine),
-            Self::Program(_) => None,
+            Self::Program(_) | Self::Summary(_) => None,
         }
     }
 }
@@ -202,6 +208,12 @@ impl Kernel {
                 self.restore(machine, written);
             }
             Some(Unsettled::Program(machine)) => self.spare = self.as_new(machine, pages),
+            Some(Unsettled::Summary(machine)) => {
+                // The pages that the last program wrote say more about the next one.
+                let hot = std::mem::take(&mut self.hot);
+                self.spare = self.as_new(machine, pages);
+                self.hot = hot;
+            }
             None => {}
         }
         if self.spare.is_none() {
@@ -328,6 +340,29 @@ impl Kernel {
         let facts = Facts { fuel, ..told.facts };
         let oom_kills = u64::from(end == End::OutOfMemory);
         Ok(Ended { end, start, elapsed, cpu: elapsed, oom_kills, facts, cell: Some(cell), result })
+    }
+
+    /// Summarizes a file in a guest that is not that of the workspace.
+    pub(super) fn summarize(
+        &mut self,
+        summarizing: &Summarizing<Switch>,
+    ) -> Result<Summary, Failure> {
+        let machine = self.spare.take().map_or_else(|| self.fresh(), Ok);
+        let mut machine = machine.map_err(|error| no_guest(&error))?;
+        machine.guest().process.begin(vec![], None);
+        let (deadline, switch) = (Some(summarizing.until), summarizing.switch.clone());
+        machine.bound(Bounds { deadline, switch, fuel: Some(SUMMARY_FUEL) });
+        let request = &summarizing.request;
+        let summary = python::summarize(&mut machine, &request.path, request.encoding.as_deref());
+        machine.guest().process.end();
+        self.unsettled = Some(Unsettled::Summary(machine));
+        match summary {
+            Ok(Some(summary)) => Ok(summary),
+            Err(Halt::Deadline | Halt::Killed) => {
+                Err(Failure::new(FailureCode::Busy, "no time for a summary"))
+            }
+            Ok(None) | Err(_) => Err(no_summary()),
+        }
     }
 
     /// Makes the guest's state after a cell the present state.

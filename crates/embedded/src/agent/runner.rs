@@ -2,10 +2,12 @@
 
 use std::{fs::File, io, path::Path, sync::mpsc, thread};
 
-use agent_core::{Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted};
+use agent_core::{
+    Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted, Summarizing, no_summary,
+};
 use protocol::message::{
     CellState, Contents, End, Export, ExportDone, Failure, FailureCode, HibernateDone, Import,
-    ImportDone, InspectDone, Reset, ResetDone, RuntimeName, WarmDone, WentOn,
+    ImportDone, InspectDone, Reset, ResetDone, RuntimeName, SummarizeDone, WarmDone, WentOn,
 };
 use sandbox_files::{python_errors, tree::Snapshot};
 
@@ -216,6 +218,20 @@ impl Runner for Worker {
 
     fn import(&mut self, _: &Import, _: &[u8]) -> Result<(ImportDone, Vec<u8>), Failure> {
         Err(exports_nothing())
+    }
+
+    fn summarize(&mut self, summarizing: Summarizing<Switch>) -> io::Result<()> {
+        let call = summarizing.call;
+        let Ok(at) = self.find(&RuntimeName::PYTHON) else {
+            return self.replies.fail(call, no_summary());
+        };
+        let done = self.kernels[at].summarize(&summarizing).and_then(|summary| {
+            let body = serde_json::to_vec(&summary).map_err(|_| no_summary())?;
+            Ok((SummarizeDone {}, body))
+        });
+        let sent = self.replies.answer(call, done);
+        self.kernels[at].settle(&mut self.pages);
+        sent
     }
 
     fn settle(&mut self) {

@@ -9,8 +9,8 @@ use protocol::{
         Abandon, AgentHello, Call, CallInput, Carried, Contents, Empty, Export, ExportDone,
         Failure, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
         Inspect, InspectDone, Install, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello, Warm,
-        WarmDone,
+        PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello,
+        Summarize, SummarizeDone, Summary, Warm, WarmDone,
     },
     resume::{Remember, Resume, Resumed},
 };
@@ -99,6 +99,8 @@ fn messages(frame: &Frame) -> usize {
         steady::<GetDone>(head),
         steady::<List>(head),
         steady::<ListDone>(head),
+        steady::<Summarize>(head),
+        steady::<SummarizeDone>(head),
         steady::<Ping>(head),
         steady::<Warm>(head),
         steady::<WarmDone>(head),
@@ -109,6 +111,7 @@ fn messages(frame: &Frame) -> usize {
         steady::<Failure>(head),
         steady::<Vec<FileEntry>>(&frame.body),
         steady::<Contents>(&frame.body),
+        steady::<Summary>(&frame.body),
         steady::<CallInput>(&frame.body),
         steady::<Carried>(&frame.body),
     ]

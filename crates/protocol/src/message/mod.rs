@@ -5,6 +5,7 @@ mod facts;
 mod files;
 mod run;
 mod sandbox;
+mod summary;
 mod workspace;
 
 use std::io;
@@ -26,6 +27,7 @@ pub use self::{
         AgentHello, Empty, Hibernate, HibernateDone, PeerVersion, Ping, Pong, RuntimeName,
         ServerHello, Warm, WarmDone, WentOn,
     },
+    summary::{Column, ColumnKind, Sheet, Summarize, SummarizeDone, Summary, SummaryKind},
     workspace::{
         Carried, CarryLimits, Contents, Export, ExportDone, Import, ImportDone, Inspect,
         InspectDone, LostVariable, Reset, ResetDone, Variable,
@@ -70,6 +72,7 @@ requests! {
     Install => Empty,
     Get => GetDone,
     List => ListDone,
+    Summarize => SummarizeDone,
     Warm => WarmDone,
     Hibernate => HibernateDone,
     Ping => Pong,

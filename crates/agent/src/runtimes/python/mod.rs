@@ -5,16 +5,19 @@ mod carry;
 mod kernel;
 mod prefork;
 mod stack;
+mod summarizer;
 mod workspace;
 mod zygote;
 
-use std::{ffi::OsString, io, os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant};
+use std::{
+    ffi::OsString, fs::File, io, os::fd::BorrowedFd, path::PathBuf, process::Command, time::Instant,
+};
 
 use agent_core::{Ended, Settings};
 use nix::unistd::Pid;
 use protocol::message::{
     Carried, CarryLimits, CellDone, Contents, ExportDone, Failure, ImportDone, InspectDone,
-    ResetDone, RuntimeName, Start,
+    ResetDone, RuntimeName, Start, Summarize,
 };
 use sandbox_files::{python_errors, tree::Snapshot};
 
@@ -26,6 +29,7 @@ use super::{
 };
 use crate::{places::Places, processes::Children};
 use prefork::Prefork;
+pub(crate) use summarizer::{Progress, Summarizer};
 use workspace::Workspace;
 
 /// The interpreter, by the name under which the path finds it.
@@ -241,6 +245,16 @@ impl Runtime for Python {
 
     fn kernels(&self) -> Vec<Pid> {
         self.workspace.pids()
+    }
+
+    fn summarize(&self, file: &File, request: &Summarize) -> Option<Summarizer> {
+        // Parquet's library is loaded in one of them; the other forks faster.
+        let (first, second) = if summarizer::needs_libraries(&request.path) {
+            (&self.prefork, &self.light)
+        } else {
+            (&self.light, &self.prefork)
+        };
+        first.summarize(file, request).or_else(|| second.summarize(file, request))
     }
 
     fn inspect(&mut self, children: &mut Children) -> Result<(InspectDone, Contents), Failure> {

@@ -17,10 +17,10 @@ use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     unistd::Pid,
 };
-use protocol::message::Start;
+use protocol::message::{Start, Summarize};
 use serde::{Deserialize, Serialize};
 
-use super::{EXPENDABLE, INTERPRETER, Layout, OPTIONS, stack::StackPipe};
+use super::{EXPENDABLE, INTERPRETER, Layout, OPTIONS, Summarizer, stack::StackPipe};
 use crate::{
     processes::{self, oom_score_of, write_oom_score},
     runtimes::{
@@ -28,6 +28,9 @@ use crate::{
         program::{Program, Stdin},
     },
 };
+
+/// Maximum number of characters of a file's name, or of an encoding's, in a request.
+const MAX_NAME: usize = 64;
 
 /// The process of the fork server. Dropping this closes the fork server's socket, which ends the fork server.
 #[derive(Debug)]
@@ -42,6 +45,16 @@ pub(super) struct Zygote {
 struct Request<'a> {
     wants: &'a BTreeSet<&'a str>,
     kernel: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<SummaryRequest<'a>>,
+}
+
+/// A request for a process that summarizes a file.
+#[derive(Serialize)]
+struct SummaryRequest<'a> {
+    /// The end of the file's path, which names its kind.
+    name: &'a str,
+    encoding: Option<&'a str>,
 }
 
 /// A message about its state.
@@ -98,7 +111,7 @@ impl Zygote {
         let (stdout, stdout_writer) = io::pipe()?;
         let (stderr, stderr_writer) = io::pipe()?;
         let (stack, stack_writer) = StackPipe::new()?;
-        let request = serde_json::to_vec(&Request { wants, kernel: false })?;
+        let request = serde_json::to_vec(&Request { wants, kernel: false, summary: None })?;
         let files =
             [theirs.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd(), stack_writer.as_fd()];
         send(&self.control, &request, &files.map(|file| file.as_raw_fd()))?;
@@ -110,10 +123,25 @@ impl Zygote {
     pub(super) fn ask_for_kernel(&self) -> io::Result<KernelSpare> {
         let (channel, theirs) = pair()?;
         let (stack, stack_writer) = StackPipe::new()?;
-        let request = serde_json::to_vec(&Request { wants: &BTreeSet::new(), kernel: true })?;
+        let request =
+            serde_json::to_vec(&Request { wants: &BTreeSet::new(), kernel: true, summary: None })?;
         let files = [theirs.as_raw_fd(), stack_writer.as_raw_fd()];
         send(&self.control, &request, &files)?;
         Ok(KernelSpare { channel, stack, pid: None, is_ready: false, asked: Instant::now() })
+    }
+
+    /// Asks for a process that summarizes a file.
+    pub(super) fn summarize(&self, file: &File, wanted: &Summarize) -> io::Result<Summarizer> {
+        let (channel, theirs) = pair()?;
+        let name = wanted.path.rsplit('/').next().unwrap_or_default();
+        // The message has a limit, and the kind is at the end of the name.
+        let name = name.char_indices().rev().nth(MAX_NAME).map_or(name, |(at, _)| &name[at..]);
+        let encoding = wanted.encoding.as_deref().filter(|it| it.len() <= MAX_NAME);
+        let summary = Some(SummaryRequest { name, encoding });
+        let request = Request { wants: &BTreeSet::new(), kernel: false, summary };
+        let request = serde_json::to_vec(&request)?;
+        send(&self.control, &request, &[theirs.as_raw_fd(), file.as_raw_fd()])?;
+        Ok(Summarizer::new(channel))
     }
 
     pub(super) fn receive(&self) -> Received<ZygoteStatus> {

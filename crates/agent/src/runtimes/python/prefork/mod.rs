@@ -19,6 +19,7 @@ mod kernels;
 
 use std::{
     collections::BTreeSet,
+    fs::File,
     mem,
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
@@ -29,10 +30,10 @@ use nix::{
     sys::signal::Signal,
     unistd::Pid,
 };
-use protocol::message::Start;
+use protocol::message::{Start, Summarize};
 
 use super::{
-    Layout, Outlook,
+    Layout, Outlook, Summarizer,
     zygote::{KernelSpare, Spare, Zygote, ZygoteStatus},
 };
 use crate::{
@@ -234,6 +235,12 @@ impl Prefork {
         if let Some(pid) = self.spare.take().and_then(|spare| spare.pid) {
             children.kill_spared(pid);
         }
+    }
+
+    /// Asks the fork server for a process that summarizes a file.
+    pub(super) fn summarize(&self, file: &File, request: &Summarize) -> Option<Summarizer> {
+        // Fails if the fork server has died, which is noticed elsewhere.
+        self.phase.zygote()?.summarize(file, request).ok()
     }
 
     /// The fork server's process.
