@@ -609,6 +609,7 @@ mod wasm {
         with_other.ask(&undo, b"").unwrap();
         with_other.end();
         let mut again = begin(&[("sales", sales.path())]);
+        assert_eq!(again.went_on(), Some(WentOn::Last));
         assert_eq!(again.cell("x, f.read(3)"), "(1, b'1,1')");
     }
 

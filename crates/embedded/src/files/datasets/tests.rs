@@ -53,6 +53,18 @@ fn paths_lead_into_datasets_and_out_of_them() {
         let expected = expected.map(|(dataset, path)| (dataset, path.to_owned()));
         assert_eq!(located(&files, path), expected, "{path}");
     }
+    for (path, expected) in [
+        ("/data/a/x/../..", FOLDER),
+        ("/data/a/../../mnt/data", DATA),
+        ("in/../../mnt/data/.", DATA),
+        ("/data/a/../..", ROOT),
+    ] {
+        let Located::Tree(from, rest) = files.locate(Base::Node(DATA), path, true).expect("there")
+        else {
+            panic!("{path} is in a dataset");
+        };
+        assert_eq!(files.find(from, &rest, true), Ok(expected), "{path}");
+    }
     assert_eq!(files.locate(Base::Node(DATA), "around/x", true), Err(Errno::Loop));
     assert_eq!(files.locate(Base::Node(DATA), "", true), Err(Errno::Noent));
     let link = files.locate(Base::Node(DATA), "in", false).expect("located");
@@ -127,7 +139,9 @@ fn no_more_files_are_open_than_descriptors_are_for() {
         assert_eq!(bytes[..read], *number.to_string().as_bytes());
     }
     assert_eq!(datasets.cache().len(), MAX_OPEN);
-    all.iter().for_each(|open| datasets.close(open));
+    for open in &all {
+        datasets.close(open);
+    }
     assert!(datasets.cache().is_empty());
 }
 

@@ -55,17 +55,11 @@ impl FileSystem {
         if path.starts_with('/') {
             (at, rest) = (ROOT, path.to_owned());
         }
-        let in_tree = |at: Inode, rest: String| match base {
-            // The tree itself has better answers to paths that do not exist.
-            Base::Node(inode) => Located::Tree(inode, path.to_owned()),
-            Base::Dataset(_) if rest.is_empty() => Located::Tree(at, ".".to_owned()),
-            Base::Dataset(_) => Located::Tree(at, rest),
-        };
-        let mut links = 0;
+        let (mut links, mut has_left) = (0, false);
         loop {
             if self.datasets.mounted(at, "").is_some() {
                 let Some(above) = leaving(&rest) else { break };
-                (at, rest) = (FOLDER, above.to_owned());
+                (at, rest, has_left) = (FOLDER, above.to_owned(), true);
             }
             if rest.is_empty() {
                 break;
@@ -88,7 +82,15 @@ impl FileSystem {
                 Kind::File(_) | Kind::Link(_) => break,
             }
         }
-        Ok(self.datasets.mounted(at, &rest).map_or_else(|| in_tree(at, rest), Located::Dataset))
+        if let Some(path) = self.datasets.mounted(at, &rest) {
+            return Ok(Located::Dataset(path));
+        }
+        Ok(match base {
+            // The tree follows the whole path again, unless the path comes from a dataset.
+            Base::Node(inode) if !has_left => Located::Tree(inode, path.to_owned()),
+            _ if rest.is_empty() => Located::Tree(at, ".".to_owned()),
+            _ => Located::Tree(at, rest),
+        })
     }
 }
 
