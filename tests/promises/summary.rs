@@ -21,6 +21,8 @@ on_all! {
     what_a_file_contains_cannot_pass_for_anything_else,
     files_that_are_made_to_harm_have_no_summary_or_a_short_one,
     of_a_large_file_only_the_start_is_read,
+    ; on docker alone:
+    no_process_is_left_of_a_summary,
 }
 
 /// A file of Parquet: `id` 1, 2, 3; `region` North, none, South; `day` three times 2026-01-31.
@@ -412,6 +414,26 @@ async fn files_that_are_made_to_harm_have_no_summary_or_a_short_one(on: On) {
     let ran =
         server.run(&session, "import os\nos.symlink('good.csv', 'link.csv')\nprint(2 + 2)").await;
     assert_fields!(ran, { "stdout": "4\n", "exit_code": 0 });
+}
+
+async fn no_process_is_left_of_a_summary() {
+    let server = Server::start(On::Docker).await;
+    let session = name("left");
+    let code = "import os\nprint(sum(name.isdigit() for name in os.listdir('/proc')))";
+    // Spare processes come and go.
+    let count = async || {
+        let ran = server.run(&session, code).await;
+        ran["stdout"].as_str().expect("text").trim().parse::<u32>().expect("a number")
+    };
+    summary(&server, &session, "good.csv", b"a,b\n1,x\n").await;
+    let mut before = count().await;
+    for _ in 0..5 {
+        before = before.max(count().await);
+    }
+    for (file, content) in harmful() {
+        upload(&server, &session, file, &content).await;
+    }
+    until("no more processes than before", async || count().await <= before).await;
 }
 
 async fn of_a_large_file_only_the_start_is_read(on: On) {

@@ -78,6 +78,7 @@ const FILES: &[(&str, &[u8])] = &[
     FORK_SERVER[2],
     FORK_SERVER[3],
     FORK_SERVER[4],
+    FORK_SERVER[5],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../../sandbox-image/runtimes/python/matplotlibrc"),

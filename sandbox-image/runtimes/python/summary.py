@@ -9,7 +9,6 @@ Encodings are those that the server has recognized, and tables in texts are foun
 summary and the notes of a run say the same.
 """
 
-import csv
 import io
 import itertools
 import json
@@ -150,6 +149,8 @@ def lines_of(text, whole):
 
 
 def of_text(source, kind, encoding, facts):
+    import csv  # here, so that the fork server, and so programs, do not find it loaded
+
     text, name, whole = decoded(source, encoding)
     text = lines_of(text, whole)
     # A line break within quotes belongs to a field. Without quotes, lines are rows.
@@ -200,6 +201,8 @@ def of_text(source, kind, encoding, facts):
 
 def lines_before(text, separator, records):
     """The number of lines before a record."""
+    import csv
+
     reader = csv.reader(io.StringIO(text), delimiter=separator)
     for _ in itertools.islice(reader, records):
         pass
@@ -923,7 +926,7 @@ class Leaf:
             value = struct.unpack(form, bound)[0]
             if self.kind == "date":
                 return str(Date(value + 25569)) if -719162 < value < 2932896 else None
-            return value
+            return value or abs(value)  # the least value of a column with zeros is -0.0
         return None
 
 
