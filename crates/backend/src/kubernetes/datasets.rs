@@ -6,9 +6,6 @@ use serde_json::{Value, json};
 use super::patch::Patch;
 use crate::{BackendError, BackendErrorKind as Kind, Spec};
 
-/// Annotation in the patch of pods by which the operator allows folders of the nodes.
-const ALLOW_HOST_PATH: &str = "llm-sandbox/allow-host-path";
-
 /// Sources of volumes that datasets can have, and whether the source has a field `readOnly`.
 const SOURCES: [(&str, bool); 5] = [
     ("persistentVolumeClaim", true),
@@ -50,13 +47,12 @@ fn source(dataset: &Dataset, patch: &Patch) -> Result<Value, (String, String)> {
     };
     let known = SOURCES.into_iter().find(|(name, _)| fields.contains_key(*name));
     let (kind, has_read_only) = known.ok_or_else(none)?;
-    if kind == HOST_PATH && patch.annotation(ALLOW_HOST_PATH) != Some("true") {
+    if kind == HOST_PATH && !patch.allows_host_path() {
         return Err((
             "is a folder of the nodes".into(),
-            format!(
-                "Use a volume (persistentVolumeClaim, nfs or csi), or allow it: the pod patch sets the annotation \
-                 {ALLOW_HOST_PATH} to \"true\"."
-            ),
+            "Use a volume (persistentVolumeClaim, nfs or csi), or allow it: the pod patch sets the annotation \
+             llm-sandbox/allow-host-path to \"true\"."
+                .into(),
         ));
     }
     let mut source = source;
@@ -107,7 +103,7 @@ mod tests {
         let path = || DatasetSource::Folder("/srv/sales".into());
         assert!(of(path(), "{}").is_err());
         let allows = |value: &str| {
-            format!("metadata: {{ annotations: {{ {ALLOW_HOST_PATH}: '{value}' }} }}")
+            format!("metadata: {{ annotations: {{ llm-sandbox/allow-host-path: '{value}' }} }}")
         };
         assert!(of(path(), &allows("false")).is_err());
         let source = of(path(), &allows("true")).expect("allowed");

@@ -14,6 +14,9 @@ const MAX_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Patch(Map<String, Value>);
 
+/// The path of the annotation by which the operator allows datasets in folders of the nodes.
+const ALLOWS_HOST_PATH: &str = "metadata.annotations.llm-sandbox/allow-host-path";
+
 /// Checks a value; the error says why it is refused.
 type Rule = fn(&Value) -> Result<(), &'static str>;
 
@@ -132,9 +135,11 @@ impl Patch {
         Some(fixed.map_or([1, u32::MAX], |user| [user, user]))
     }
 
-    /// The value of an annotation that the patch sets.
-    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
-        self.0.get("metadata")?.get("annotations")?.get(name)?.as_str()
+    /// Whether the operator allows datasets in folders of the nodes.
+    pub(super) fn allows_host_path(&self) -> bool {
+        let annotations = self.0.get("metadata").and_then(|metadata| metadata.get("annotations"));
+        let name = ALLOWS_HOST_PATH.trim_start_matches("metadata.annotations.");
+        annotations.and_then(|all| all.get(name)) == Some(&Value::from("true"))
     }
 
     fn at(&self, below_spec: &str) -> Option<&Value> {
@@ -179,8 +184,9 @@ fn own_or_unconfined(path: &str, value: &Value) -> Option<&'static str> {
         .strip_prefix("metadata.labels.")
         .or_else(|| path.strip_prefix("metadata.annotations."))?;
     // The server's own are `llm-sandbox.owner` and `llm-sandbox/session`, for example.
-    let is_own =
-        key == LABEL_APP || key.strip_prefix(APP).is_some_and(|rest| rest.starts_with(['.', '/']));
+    let is_own = path != ALLOWS_HOST_PATH
+        && (key == LABEL_APP
+            || key.strip_prefix(APP).is_some_and(|rest| rest.starts_with(['.', '/'])));
     if is_own {
         return Some("is the server's own");
     }
