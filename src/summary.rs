@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json};
 const MAX_TOKENS: usize = 150;
 
 /// Tokens that the sheets of a workbook may take.
-const MAX_SHEET_TOKENS: usize = 45;
+const MAX_SHEET_TOKENS: usize = 40;
+
+/// Tokens of the key of a summary in an answer, and of its braces.
+const FRAME_TOKENS: usize = 4;
 
 /// Tokens that the key of the rows may have.
 const MAX_KEY_TOKENS: usize = 15;
@@ -50,7 +53,9 @@ pub(crate) fn rendered(summary: &Summary) -> Value {
     if summary.header_line > 1 {
         shown.insert("header_line".into(), number(summary.header_line).into());
     }
-    let within_key = summary.within.as_deref().map(|name| cut(name, MAX_NAME));
+    // Workbooks have no keys.
+    let within_key = summary.within.as_deref().filter(|_| summary.sheets.is_empty());
+    let within_key = within_key.map(|name| cut(name, MAX_NAME));
     let within_key = within_key.filter(|name| estimate(name) <= MAX_KEY_TOKENS);
     shown.extend(within_key.map(|name| ("within".to_owned(), name.into())));
     if let Some(rows) = summary.rows {
@@ -74,8 +79,8 @@ pub(crate) fn rendered(summary: &Summary) -> Value {
     shown.insert("columns".into(), json!([]));
     let count = summary.more_columns.saturating_add(summary.columns.len() as u64);
     shown.insert("more_columns".into(), number(count).into());
-    // The key in the answer counts as well.
-    let before = estimate(&json!({ "summary": shown }).to_string());
+    let before =
+        FRAME_TOKENS + shown.iter().map(|(name, value)| of_entry(name, value)).sum::<usize>();
     let columns = summary.columns.iter().enumerate().map(|(at, it)| column(at, it));
     let (columns, more) = within(columns, MAX_TOKENS.saturating_sub(before));
     shown.insert("columns".into(), columns.into());
@@ -90,8 +95,7 @@ fn within(texts: impl Iterator<Item = String>, most: usize) -> (Vec<Value>, u64)
     let (mut shown, mut left, mut more) = (vec![], Some(most), 0);
     for text in texts {
         let text = Value::from(text);
-        // With a comma.
-        left = left.and_then(|left| left.checked_sub(estimate(&text.to_string()) + 1));
+        left = left.and_then(|left| left.checked_sub(of_value(&text)));
         if left.is_some() {
             shown.push(text);
         } else {
@@ -247,6 +251,22 @@ fn estimate(text: &str) -> usize {
     tokens
 }
 
+/// Estimates the tokens of a key with its value, and of the marks around them.
+fn of_entry(name: &str, value: &Value) -> usize {
+    estimate(name) + of_value(value) + 1
+}
+
+/// Estimates the tokens of a value. The marks between two texts of JSON are one token.
+fn of_value(value: &Value) -> usize {
+    match value {
+        Value::String(text) => {
+            estimate(Value::from(text.as_str()).to_string().trim_matches('"')) + 1
+        }
+        Value::Array(values) => 1 + values.iter().map(of_value).sum::<usize>(),
+        other => estimate(&other.to_string()) + 1,
+    }
+}
+
 /// Estimates the tokens of a word of small letters.
 fn of_word(word: &str) -> usize {
     if WORDS.contains(&word) {
@@ -380,7 +400,9 @@ mod tests {
                 sheets: sheets.into_iter().map(|name| Sheet { name, rows: Some(numbers[0]) }).collect(),
                 ..of(names.iter().map(column).collect())
             };
-            let tokens = estimate(&json!({ "summary": rendered(&summary) }).to_string());
+            let shown = rendered(&summary);
+            let entries = shown.as_object().expect("an object").iter();
+            let tokens = FRAME_TOKENS + entries.map(|(name, value)| of_entry(name, value)).sum::<usize>();
             prop_assert!(tokens <= MAX_TOKENS, "{tokens}");
         }
     }

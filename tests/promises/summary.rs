@@ -446,5 +446,5 @@ async fn of_a_large_file_only_the_start_is_read(on: On) {
     assert!((10_000..30_000).contains(&rows) && found["rows"].is_null(), "{found}");
     let records = format!("[{}{{}}]", "{\"a\": 1, \"b\": \"x\"},".repeat(100_000));
     let found = summary(&server, &session, "a.json", records.as_bytes()).await;
-    assert!(found["rows_at_least"].as_u64() > Some(10_000), "{found}");
+    assert!(found["rows_at_least"].as_u64() >= Some(1000), "{found}");
 }

@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn a_summary_gives_way_to_what_a_caller_waits_for_and_to_nothing_else() {
         let mut agent = Agent::new();
-        let mut summarize = |agent: &mut Agent| {
+        let summarize = |agent: &mut Agent| {
             let wanted = Summarize { path: "a.csv".into(), encoding: None, limit_ms: 9 };
             let (mut orders, sent) = agent.ask(Kind::Summarize, &wanted, b"");
             let Some(Order::Summarize(order)) = orders.pop() else { panic!("{sent:?}") };

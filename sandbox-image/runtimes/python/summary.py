@@ -25,7 +25,7 @@ MAX_TEXT, MAX_READ = 1 << 20, 3 << 20
 MAX_INFLATED, MAX_FOOTER = 512 << 10, 1 << 20
 
 # Cells and rows in which types, missing values and examples are looked for, and distinct values that decide a type.
-MAX_CELLS, MAX_ROWS, MAX_DISTINCT = 10_000, 1000, 200
+MAX_CELLS, MAX_ROWS, MAX_DISTINCT = 10_000, 1000, 100
 
 # Rows that are read of a workbook's sheet.
 MAX_SHEET_ROWS = 200
@@ -34,7 +34,7 @@ MAX_SHEET_ROWS = 200
 MAX_COLUMNS, MAX_SHEETS, MAX_NAME, MAX_EXAMPLE, EXAMPLES = 30, 10, 60, 40, 3
 
 # Lines at the start of a text that show its separator.
-MAX_LINES = 100
+MAX_LINES = 50
 
 # Bytes of a report.
 MAX_REPORT = 32 << 10
@@ -83,12 +83,13 @@ class Source(io.RawIOBase):
         return count
 
     def part(self, start, length):
+        """Returns a part of the file, or less of it if it ends there."""
+        if length > self.left:
+            raise NoSummary
         self.seek(start)
-        pieces = []
-        while length > 0 and (piece := self.read(length)):
-            pieces.append(piece)
-            length -= len(piece)
-        return b"".join(pieces)
+        found = self.file.read(length) or b""
+        self.left -= len(found)
+        return found
 
 
 def of_file(number, name, encoding, facts):
@@ -155,8 +156,9 @@ def of_text(source, kind, encoding, facts):
     text = lines_of(text, whole)
     # A line break within quotes belongs to a field. Without quotes, lines are rows.
     has_quotes = '"' in text
-    lines = None if has_quotes else text.split("\n")
-    sample = [line[:2000] for line in (text[: MAX_LINES * 2000].split("\n") if has_quotes else lines)[:MAX_LINES]]
+    lines = text.split("\n", 2 * MAX_ROWS)
+    rest = lines.pop() if len(lines) > 2 * MAX_ROWS else ""
+    sample = [line[:2000] for line in lines[:MAX_LINES]]
     shapes = [(separator, facts.blocks_of(sample, separator)) for separator in ",;\t|"]
     separator, blocks = max(shapes, key=lambda it: sum(size for _, size in it[1]))
     if not blocks:
@@ -176,7 +178,7 @@ def of_text(source, kind, encoding, facts):
         records = sum(1 for row in itertools.chain(some[start:], rows) if row)
     else:
         before = sum(1 for row in some[:start] if row)
-        records = len(lines) - lines.count("") - before
+        records = len(lines) - lines.count("") - before + count_lines(rest)
     for texts in columns:
         texts.has_header = bool(first)
     numbers = Numbers(columns, separator)
@@ -197,6 +199,13 @@ def of_text(source, kind, encoding, facts):
     if numbers.thousands:
         found["thousands"] = numbers.thousands
     return found
+
+
+def count_lines(text):
+    """The number of lines that are not empty."""
+    if not text.startswith("\n") and "\n\n" not in text:
+        return text.count("\n") + bool(text and not text.endswith("\n"))
+    return len(list(filter(None, text.split("\n"))))
 
 
 def lines_before(text, separator, records):
@@ -503,6 +512,8 @@ def first_of_array(text, encoding):
         except ValueError:
             break
         rows.append(row)
+        if len(rows) >= 5 * MAX_ROWS:
+            break
     if not rows:
         raise NoSummary
     return of_records("json", encoding, rows[:MAX_ROWS], len(rows), True)
