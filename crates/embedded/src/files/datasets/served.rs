@@ -62,7 +62,8 @@ impl Datasets {
     /// Lists the regular files of a folder and of those in it, or one file, by path. Follows no links in folders.
     ///
     /// A list has as many files as fit into a reply, and reads at most [`MAX_NAMES`] names; `more` says that there may
-    /// be more. A list without a file never says so, as the next one could not begin behind it.
+    /// be more. A list without a file never says so, as the next one could not begin behind it, but `cut` if there may
+    /// be files.
     ///
     /// # Errors
     /// If there is no such file or folder, or the path leads out of its dataset.
@@ -83,7 +84,7 @@ impl Datasets {
         }
         let (json, omitted) = tree::to_json(&list.found, MAX_BODY);
         let more = !list.found.is_empty() && (list.is_cut || omitted > 0);
-        Ok((ListDone { more, cut: false }, json))
+        Ok((ListDone { more, cut: list.is_cut && !more }, json))
     }
 }
 
