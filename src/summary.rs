@@ -81,8 +81,14 @@ pub(crate) fn rendered(summary: &Summary) -> Value {
     shown.insert("more_columns".into(), number(count).into());
     let before =
         FRAME_TOKENS + shown.iter().map(|(name, value)| of_entry(name, value)).sum::<usize>();
-    let columns = summary.columns.iter().enumerate().map(|(at, it)| column(at, it));
-    let (columns, more) = within(columns, MAX_TOKENS.saturating_sub(before));
+    // The name of a column says more than a third value of another.
+    let with = |examples: usize| {
+        let columns = summary.columns.iter().enumerate();
+        let columns = columns.map(move |(at, it)| column(at, it, examples));
+        within(columns, MAX_TOKENS.saturating_sub(before))
+    };
+    let all = (1..=EXAMPLES).rev().map(with).find(|(_, more)| *more == 0);
+    let (columns, more) = all.unwrap_or_else(|| with(0));
     shown.insert("columns".into(), columns.into());
     let more = summary.more_columns.saturating_add(more);
     shown.insert("more_columns".into(), number(more).into());
@@ -126,8 +132,8 @@ fn sheet(sheet: &Sheet) -> String {
     }
 }
 
-/// A column as `Region: text, 3 missing: North | South | East`.
-fn column(at: usize, column: &Column) -> String {
+/// A column as `Region: text, 3 missing: North | South | East`, with at most so many examples.
+fn column(at: usize, column: &Column, most_examples: usize) -> String {
     let Column { name, kind, missing, examples } = column;
     let mut shown =
         if name.is_empty() { format!("column {}", at + 1) } else { cut(name, MAX_NAME) };
@@ -148,9 +154,12 @@ fn column(at: usize, column: &Column) -> String {
         ColumnKind::Empty => ": empty",
     });
     if let Some(missing) = missing.filter(|missing| *missing > 0) {
-        shown.push_str(&format!(", {} missing", number(missing)));
+        shown.push_str(", ");
+        shown.push_str(&number(missing).to_string());
+        shown.push_str(" missing");
     }
-    let examples: Vec<_> = examples.iter().take(EXAMPLES).map(|it| cut(it, MAX_EXAMPLE)).collect();
+    let examples = examples.iter().take(most_examples).map(|it| cut(it, MAX_EXAMPLE));
+    let examples: Vec<_> = examples.collect();
     if !examples.is_empty() {
         shown.push_str(": ");
         shown.push_str(&examples.join(" | "));
@@ -376,7 +385,8 @@ mod tests {
         let columns = (0..30).map(|n| text(&format!("column_{n}"), &["one", "two", "three"]));
         let shown = rendered(&Summary { more_columns: 5, ..of(columns.collect()) });
         let count = shown["columns"].as_array().expect("columns").len();
-        assert!((4..12).contains(&count), "{shown}");
+        assert!((12..30).contains(&count), "{shown}");
+        assert!(!shown.to_string().contains("one"), "no examples: {shown}");
         assert_eq!(shown["more_columns"], 35 - count);
     }
 

@@ -3,12 +3,12 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::{On, Server, assert_fields, containers, name, noise, on_all, text, until, web::Web};
+use support::{On, Server, assert_fields, containers, name, noise, on_both, text, until, web::Web};
 
 use crate::uploads::{put, refusal};
 
-on_all! {
-    ; not on wasm:
+// On the cluster of these tests an agent is not started by the pod's command, which has the limit.
+on_both! {
     a_run_that_fills_the_disk_is_ended_with_the_reason,
     a_cell_that_fills_the_disk_keeps_its_variables,
     an_upload_is_refused_when_the_disk_limit_is_reached,

@@ -3,7 +3,10 @@
 //! A summary is made beside everything else and may be missing on a busy machine: the tests upload a file until it has
 //! one. That a file has none is only tested after another file has one.
 
-use std::io::{Cursor, Write as _};
+use std::{
+    fmt::Write as _,
+    io::{Cursor, Write as _},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -112,7 +115,8 @@ async fn an_upload_of_a_table_says_what_is_in_it(on: On) {
     let mut table = "id,Region,revenue,day,paid,code\n".to_owned();
     for n in 1..=1500 {
         let region = ["North", "South", "", "East"][n % 4];
-        table += &format!("{n},{region},{n}.5,2026-01-{:02},{},{n:06}\n", n % 28 + 1, n % 2 == 0);
+        let (day, paid) = (n % 28 + 1, n % 2 == 0);
+        writeln!(table, "{n},{region},{n}.5,2026-01-{day:02},{paid},{n:06}").expect("a text");
     }
     let found = summary(&server, &session, "sales.csv", table.as_bytes()).await;
     assert_eq!(
@@ -121,12 +125,12 @@ async fn an_upload_of_a_table_says_what_is_in_it(on: On) {
             "kind": "csv", "encoding": "utf-8", "separator": ",", "rows": 1500,
             "missing_in_first": 999,
             "columns": [
-                "id: int: 1 | 2 | 3",
-                "Region: text, 250 missing: South | East | North",
-                "revenue: float: 1.5 | 2.5 | 3.5",
-                "day: date: 2026-01-02 | 2026-01-03 | 2026-01-04",
+                "id: int: 1 | 2",
+                "Region: text, 250 missing: South | East",
+                "revenue: float: 1.5 | 2.5",
+                "day: date: 2026-01-02 | 2026-01-03",
                 "paid: bool: false | true",
-                "code: text: 000001 | 000002 | 000003",
+                "code: text: 000001 | 000002",
             ],
         })
     );
@@ -151,15 +155,16 @@ async fn a_table_of_a_german_program_is_read_as_it_was_written(on: On) {
     let session = name("german");
     let mut table = "Datum;Straße;Umsatz;Menge;Jahr\r\n".to_owned();
     for n in 0..40 {
-        table += &format!("{}.01.2026;Größe {n};{n}.234,50;1.{:03};2026\r\n", n % 28 + 1, n + 100);
+        let (day, amount) = (n % 28 + 1, n + 100);
+        write!(table, "{day}.01.2026;Größe {n};{n}.234,50;1.{amount:03};2026\r\n").expect("a text");
     }
     let latin: Vec<u8> =
         table.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin")).collect();
     let expected = [
-        "Datum: date, day first: 1.01.2026 | 2.01.2026 | 3.01.2026",
-        "Straße: text: Größe 0 | Größe 1 | Größe 2",
-        "Umsatz: float: 0.234,50 | 1.234,50 | 2.234,50",
-        "Menge: int: 1.100 | 1.101 | 1.102",
+        "Datum: date, day first: 1.01.2026 | 2.01.2026",
+        "Straße: text: Größe 0 | Größe 1",
+        "Umsatz: float: 0.234,50 | 1.234,50",
+        "Menge: int: 1.100 | 1.101",
         "Jahr: int: 2026",
     ];
     let utf16: Vec<u8> =
@@ -368,7 +373,7 @@ fn harmful() -> Vec<(&'static str, Vec<u8>)> {
             "columns.json",
             format!(
                 "[{{{}\"z\":1}}]",
-                (0..80_000).map(|n| format!("\"{n}\":1,")).collect::<String>()
+                (0..80_000).map(|n| format!("\"{n}\":1,")).collect::<Vec<_>>().concat()
             )
             .into_bytes(),
         ),

@@ -46,7 +46,7 @@ use crate::{
     hold::connector::Connector,
     memory,
     places::Places,
-    processes::{Children, Exit},
+    processes::{Children, Exit, open_files::Trusted},
     runtimes::{
         Outlook, Runtime, Runtimes,
         channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
@@ -252,6 +252,11 @@ impl Worker {
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, job.stdin.take())?;
+        if let Some(space) = &self.places.space {
+            let mut not = runtimes.kernels();
+            not.push(pid);
+            space.trust(Trusted { servers: children.servers(), not });
+        }
         let watch = self.places.watch()?;
         // The reason why it must end, once it has been interrupted.
         let mut interrupted = None;

@@ -31,7 +31,7 @@ use sandbox_files::{
 
 use crate::{
     confine::{Breach, INTERVAL},
-    processes,
+    processes::open_files::{self, Trusted},
 };
 
 /// Bytes a second that no program exceeds: copying memory is hardly faster.
@@ -61,6 +61,9 @@ struct State {
     used: Usage,
     /// Bytes of uploads whose files have no name yet.
     uploads: HashMap<u32, u64>,
+    /// Bytes that processes hide.
+    hidden: u64,
+    trusted: Trusted,
 }
 
 impl Space {
@@ -93,7 +96,7 @@ impl Space {
             files: if is_first { 1 + put.path.matches('/').count() as u64 } else { 0 },
         };
         let reserves = || {
-            let State { used, uploads } = &mut *self.state();
+            let State { used, uploads, .. } = &mut *self.state();
             let next = Usage { bytes: used.bytes + more.bytes, files: used.files + more.files };
             let fits = is_within(next, self.max);
             if fits {
@@ -119,32 +122,37 @@ impl Space {
         self.state().uploads.clear();
     }
 
+    /// Sets the processes that hide nothing although they cannot be looked at.
+    pub(crate) fn trust(&self, trusted: Trusted) {
+        self.state().trusted = trusted;
+    }
+
     /// Adds up all files. During a run, `start` is the state before it.
     fn measure(&self, start: Option<&Start>) -> Usage {
-        let State { used, uploads } = &mut *self.state();
+        let State { used, uploads, hidden, trusted } = &mut *self.state();
         // Before the files, so that what is written meanwhile does not look as if it were hidden.
         let free = self.free();
         let (found, is_all) = match Tally::of(&self.root) {
             Ok(mut tally) => {
-                let is_all = processes::open_files::add_to(&mut tally, &self.path);
+                let is_all = open_files::add_to(&mut tally, &self.path, trusted);
                 (tally.usage(), is_all)
             }
-            Err(_) => (
-                Usage {
-                    bytes: used.bytes - uploads.values().sum::<u64>().min(used.bytes),
-                    ..*used
-                },
-                false,
-            ),
+            // A program moves folders all the time.
+            Err(_) => {
+                let (used, hidden) = start.map_or((*used, *hidden), |it| (it.used, it.hidden));
+                (Usage { bytes: used.bytes.saturating_sub(hidden), ..used }, false)
+            }
         };
-        *used = found;
-        used.bytes = used.bytes.saturating_add(uploads.values().sum());
-        if let Some(start) = start
-            && !is_all
-        {
+        let mut bytes = found.bytes + uploads.values().sum::<u64>();
+        if is_all {
+            *hidden = 0;
+        } else if let Some(start) = start {
             let lost = start.free.bytes.saturating_sub(free.bytes);
-            used.bytes = used.bytes.max(start.used.bytes.saturating_add(lost));
+            let grown = bytes.saturating_sub(start.used.bytes.saturating_sub(start.hidden));
+            *hidden = start.hidden.saturating_add(lost.saturating_sub(grown));
         }
+        bytes = bytes.saturating_add(*hidden);
+        *used = Usage { bytes, ..found };
         *used
     }
 
@@ -206,6 +214,8 @@ fn is_within(used: Usage, max: Usage) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct Start {
     used: Usage,
+    /// The part of those bytes that is hidden.
+    hidden: u64,
     free: Usage,
 }
 
@@ -230,7 +240,7 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
         let at = Instant::now();
         let free = space.free();
         let used = space.measure(None);
-        let start = Start { used, free };
+        let start = Start { used, hidden: space.state().hidden, free };
         let max = space.max;
         let margin = (max.bytes / MARGIN.0).min(MARGIN.1);
         let most =
@@ -260,7 +270,7 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
         if self.at.elapsed() >= pause {
             let begun = Instant::now();
             let used = self.space.measure(Some(&self.start));
-            self.last = Start { used, free: now };
+            self.last = Start { used, free: now, ..self.start };
             (self.at, self.took) = (Instant::now(), begun.elapsed());
             if !is_within(used, self.most) {
                 // Beyond the margin there is no time to end in good order.
@@ -314,8 +324,10 @@ mod tests {
         let (dir, space) = area();
         assert!(space.admits(&put(0), 900_000));
         fs::write(dir.path().join("a"), vec![1; 900_000]).expect("written");
+        space.ended(1);
         assert!(!space.admits(&put(900_000), 100_001));
         assert!(space.admits(&put(900_000), 50_000));
+        space.ended(1);
         fs::remove_file(dir.path().join("a")).expect("removed");
         assert!(space.admits(&put(0), 900_000), "what was removed is free again");
     }

@@ -55,11 +55,7 @@ fn descriptions_say_the_numbers_that_hold() {
         assert!(row.description.contains(&number), "{}: {number}", row.name);
     };
     says(table::SANDBOX_DATA_LIMIT.row, format!("at most {} files", protocol::limits::MAX_FILES));
-    let sizes = [
-        table::SANDBOX_MAX_UPLOAD_BYTES.row,
-        table::SANDBOX_MAX_OUTPUT_BYTES.row,
-        table::SANDBOX_MAX_CODE_BYTES.row,
-    ];
+    let sizes = [table::SANDBOX_MAX_OUTPUT_BYTES.row, table::SANDBOX_MAX_CODE_BYTES.row];
     for row in sizes {
         let table::Form::Size(_, max) = row.form else { panic!("{} is a size", row.name) };
         says(row, format!("at most {}", model::text::human_size(max)));

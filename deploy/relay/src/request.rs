@@ -341,7 +341,6 @@ mod tests {
             ("POST", "/session".into()),
             ("POST", "/grpc".into()),
             ("POST", "/commit?container=x".into()),
-            ("POST", "/volumes/create".into()),
             ("GET", "/volumes".into()),
             ("POST", "/networks/create".into()),
             ("POST", "/plugins/pull?remote=x".into()),
