@@ -161,7 +161,8 @@ impl Watch {
                 let (breach, wait) = space.as_mut().map_or((None, INTERVAL), Watched::look);
                 next = wait;
                 let breach = breach.or_else(|| look(&counted, max));
-                if let Some(breach) = breach.filter(|it| last.is_none_or(|last| it.is_final > last))
+                if let Some(breach) =
+                    breach.filter(|it| last.is_none_or(|was_final| it.is_final && !was_final))
                 {
                     last = Some(breach.is_final);
                     let _ = sender.send(breach);

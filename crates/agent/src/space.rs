@@ -43,7 +43,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// A run is ended when less than this part of the limit is left, or this many bytes.
 const MARGIN: (u64, u64) = (50, 64 << 20);
 
-/// What a file takes at most beyond its content, in bytes.
+/// The most space that a file takes beyond its content, in bytes.
 const BLOCK: u64 = 4096;
 
 /// A data area with its limits.
@@ -132,16 +132,13 @@ impl Space {
         let State { used, uploads, hidden, trusted } = &mut *self.state();
         // Before the files, so that what is written meanwhile does not look as if it were hidden.
         let free = self.free();
-        let (found, is_all) = match Tally::of(&self.root) {
-            Ok(mut tally) => {
-                let is_all = open_files::add_to(&mut tally, &self.path, trusted);
-                (tally.usage(), is_all)
-            }
+        let (found, is_all) = if let Ok(mut tally) = Tally::of(&self.root) {
+            let is_all = open_files::add_to(&mut tally, &self.path, trusted);
+            (tally.usage(), is_all)
+        } else {
             // A program moves folders all the time.
-            Err(_) => {
-                let (used, hidden) = start.map_or((*used, *hidden), |it| (it.used, it.hidden));
-                (Usage { bytes: used.bytes.saturating_sub(hidden), ..used }, false)
-            }
+            let (used, hidden) = start.map_or((*used, *hidden), |it| (it.used, it.hidden));
+            (Usage { bytes: used.bytes.saturating_sub(hidden), ..used }, false)
         };
         let mut bytes = found.bytes + uploads.values().sum::<u64>();
         if is_all {
@@ -156,7 +153,7 @@ impl Space {
         *used
     }
 
-    /// What the file system has left.
+    /// The free space of the file system.
     fn free(&self) -> Usage {
         fstatvfs(&self.root).map_or_else(
             |_| Usage::default(),
@@ -227,7 +224,7 @@ pub(crate) struct Watched<S> {
     /// The run ends if it uses more. An area that was almost full before may keep its files: a run must be able to
     /// remove some.
     most: Usage,
-    /// What was used when all files were added up last, and what was free.
+    /// The used and the free space when all files were added up last.
     last: Start,
     at: Instant,
     /// How long that took.
@@ -250,16 +247,17 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
 
     /// Looks at the area. Returns a breach of its limits, and when to look again.
     pub(crate) fn look(&mut self) -> (Option<Breach>, Duration) {
-        let (now, last) = (self.space.free(), self.last);
-        let lost = Usage {
-            bytes: last.free.bytes.saturating_sub(now.bytes),
-            files: last.free.files.saturating_sub(now.files),
+        let (free, last) = (self.space.free(), self.last);
+        let taken = Usage {
+            bytes: last.free.bytes.saturating_sub(free.bytes),
+            files: last.free.files.saturating_sub(free.files),
         };
         let left = Usage {
             bytes: self.most.bytes.saturating_sub(last.used.bytes),
             files: self.most.files.saturating_sub(last.used.files),
         };
-        let has_lost = |part: u64| lost.bytes > left.bytes / part || lost.files > left.files / part;
+        let has_lost =
+            |part: u64| taken.bytes > left.bytes / part || taken.files > left.files / part;
         // Adding up is limited to half of the time of a processor when it matters, and to a tenth when it does not.
         let pause = match () {
             () if has_lost(1) => self.took,
@@ -270,7 +268,7 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
         if self.at.elapsed() >= pause {
             let begun = Instant::now();
             let used = self.space.measure(Some(&self.start));
-            self.last = Start { used, free: now, ..self.start };
+            self.last = Start { used, free, ..self.start };
             (self.at, self.took) = (Instant::now(), begun.elapsed());
             if !is_within(used, self.most) {
                 // Beyond the margin there is no time to end in good order.
@@ -282,7 +280,7 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
                 });
             }
         }
-        let left = self.most.bytes.saturating_sub(self.last.used.bytes).saturating_sub(lost.bytes);
+        let left = self.most.bytes.saturating_sub(self.last.used.bytes).saturating_sub(taken.bytes);
         #[expect(clippy::cast_precision_loss, reason = "a time need not be exact")]
         let next = Duration::from_secs_f64(left as f64 / BYTES_PER_SECOND);
         (breach, next.clamp(SHORTEST, INTERVAL))

@@ -51,7 +51,7 @@ impl Tally {
         Ok(tally)
     }
 
-    /// What was added up.
+    /// The sum.
     pub fn usage(&self) -> Usage {
         self.usage
     }
@@ -183,7 +183,7 @@ mod tests {
         }
         drop(below);
         fs::write(dir.path().join("d/d/file"), vec![1; 50_000]).expect("written");
-        fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0)).expect("closed");
+        fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o0)).expect("closed");
         let all = usage(&dir);
         assert!(all.files == 3001 && all.bytes >= 50_000, "{all:?}");
         let root = beneath::root(dir.path()).expect("opened");
