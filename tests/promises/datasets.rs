@@ -132,6 +132,9 @@ async fn the_model_learns_of_datasets_and_their_files(on: On) {
         "{one}"
     );
     assert_eq!(one["artifacts"][0].get("download_url"), None);
+    let summary = &one["artifacts"][0]["summary"];
+    let columns = json!(["city: text: Oslo | Roma", "sold: int: 3 | 4"]);
+    assert_eq!((&summary["rows"], &summary["columns"]), (&json!(2), &columns), "{one}");
     for missing in ["/data/sales/none.csv", "/data/other"] {
         assert_eq!(list(missing).await.error(), "not_found", "{missing}");
     }

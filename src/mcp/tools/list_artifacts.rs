@@ -1,12 +1,15 @@
 //! `list_artifacts`.
 
 use config::Toolset;
-use model::{FilePath, InvalidPath, text::quoted};
+use futures::future::join_all;
+use model::{FilePath, FoundFile, InvalidPath, SessionId, text::quoted};
 use rmcp::model::CallToolResponse;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::schema::{artifact, next_offset, object, required_session, session_of_result, string};
+use super::schema::{
+    artifact, next_offset, object, required_session, session_of_result, string, summary,
+};
 use crate::{
     error::{Error, Result},
     listing,
@@ -19,7 +22,8 @@ use crate::{
         },
         tool::{Description, Hints, Tool, ToolFacts},
     },
-    sessions::{Found, List, ListWithin},
+    sessions::{Found, List, ListWithin, Sessions},
+    summary::rendered,
 };
 
 /// Maximum number of files of one page.
@@ -28,6 +32,9 @@ const PAGE: usize = 50;
 /// Maximum number of files that each have a URL of their own. If there are more, one template of URLs stands for all,
 /// as a URL is most of what a file costs.
 const MAX_WITH_URLS: usize = 5;
+
+/// Maximum number of files of a folder whose summaries are looked for.
+const MAX_SUMMARIES: usize = 3;
 
 /// Number of characters that a page needs besides its files.
 const ENVELOPE: usize = 2_000;
@@ -54,7 +61,7 @@ impl Tool for ListArtifacts {
             input: object(
                 json!({
                     "session_id": required_session(),
-                    "path": string("Only this folder or file; /data/NAME for a dataset."),
+                    "path": string("Only this folder or file, with summaries of the first tables; /data/NAME for a dataset."),
                     "offset": {
                         "type": "integer",
                         "minimum": 0,
@@ -70,7 +77,10 @@ impl Tool for ListArtifacts {
                         "type": "array",
                         "description": "By path.",
                         "items": artifact(
-                            json!({ "modified_at": string("RFC 3339, UTC.") }),
+                            json!({
+                                "modified_at": string("RFC 3339, UTC."),
+                                "summary": summary(),
+                            }),
                             &["modified_at"],
                         ),
                     },
@@ -123,15 +133,18 @@ impl Tool for ListArtifacts {
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(total);
         let (mut artifacts, mut size) = (vec![], ENVELOPE);
         for file in files[start..].iter().take(PAGE) {
-            let rendered = listing::entry(own_links, file);
-            size += chars(&rendered);
+            let entry = listing::entry(own_links, file);
+            size += chars(&entry);
             // At least one file, as otherwise no client would get to the next page.
             if size > MAX_CHARS && !artifacts.is_empty() {
                 break;
             }
-            artifacts.push(rendered);
+            artifacts.push(entry);
         }
         let next = start + artifacts.len();
+        if !is_all && start == 0 {
+            add_summaries(&services.sessions, &id, &files, &mut artifacts).await;
+        }
         let mut result =
             json!({ "session_id": id.as_str(), "artifacts": artifacts, "total": total });
         if more {
@@ -153,6 +166,22 @@ impl Tool for ListArtifacts {
         }
         log.bytes = Some(result.to_string().len() as u64);
         Ok(success(result).into())
+    }
+}
+
+/// Adds the summaries of the first tables that are listed, all of them in the time of one.
+async fn add_summaries(
+    sessions: &Sessions,
+    id: &SessionId,
+    files: &[FoundFile],
+    artifacts: &mut [Value],
+) {
+    let first = files.iter().take(artifacts.len().min(MAX_SUMMARIES));
+    let summaries = first.map(async |file| sessions.summary(id, &file.path.to_text()).await);
+    for (artifact, found) in artifacts.iter_mut().zip(join_all(summaries).await) {
+        if let Some(found) = found {
+            artifact["summary"] = rendered(&found);
+        }
     }
 }
 
