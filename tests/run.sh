@@ -182,7 +182,11 @@ no_containers_left() {
     now=$(our_containers)
     left=$(comm -13 <(printf '%s\n' "$containers_before") <(printf '%s\n' "$now"))
     [ -z "$left" ] || die 'containers were left behind:' "$left"
-    echo 'no container was left behind'
+    # Servers of other checkouts make it again when they need it.
+    docker volume rm llm-sandbox-empty >/dev/null 2>&1 || true
+    left=$(docker volume ls --quiet --filter label=app=llm-sandbox)
+    [ -z "$left" ] || die 'volumes were left behind:' "$left"
+    echo 'no container or volume was left behind'
 }
 unnamed_images() { docker images --quiet --no-trunc --filter dangling=true | sort; }
 our_containers() { docker ps --all --quiet --no-trunc --filter label=app=llm-sandbox | sort; }
