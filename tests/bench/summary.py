@@ -99,7 +99,7 @@ def main() -> None:
             "SANDBOX_POOL_SIZE": "0",
             "SANDBOX_HTTP_PORT": str(port),
         }
-        # What the engine needs.
+        # The variables by which the server finds its engine.
         settings |= {name: os.environ[name] for name in ("SANDBOX_IMAGE", "SANDBOX_RUNTIME_DIR") if name in os.environ}
         command = [arguments.binary.resolve(), "serve", "--http"]
         quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -68,7 +68,7 @@ async fn a_program_reads_a_dataset_that_nothing_can_change(on: On) {
     );
     let ran = server.run(&session, &code).await;
     assert_eq!(text(&ran["stdout"]), "['2026', 'sales.csv']\n7\ncity,sold\nOslo,1\n\n", "{ran}");
-    // What the operator adds is there at once.
+    // A file that the operator adds is there at once.
     fs::write(folder.path().join("new.txt"), "new").expect("written");
     let ran =
         server.run(&session, &format!("print(open('{}/sales/new.txt').read())", data(on))).await;

@@ -415,7 +415,7 @@ async fn files_that_are_made_to_harm_have_no_summary_or_a_short_one(on: On) {
         // Whatever it was, the next summary and the next run are what they would have been.
         summary(&server, &session, "good.csv", good).await;
     }
-    // What a program puts in the place of a file is not followed.
+    // A link that a program puts in the place of a file is not followed.
     let ran =
         server.run(&session, "import os\nos.symlink('good.csv', 'link.csv')\nprint(2 + 2)").await;
     assert_fields!(ran, { "stdout": "4\n", "exit_code": 0 });

@@ -155,7 +155,7 @@ impl Watch {
         let rings = bell.clone();
         let watch = move || {
             let mut next = Duration::ZERO;
-            // What was reported last, which is not reported again.
+            // The last breach that was reported; the same is not reported again.
             let mut last: Option<bool> = None;
             while ended.recv_timeout(next) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let (breach, wait) = space.as_mut().map_or((None, INTERVAL), Watched::look);

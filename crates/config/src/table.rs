@@ -106,9 +106,10 @@ settings! {
         default_data: Option<u64> = SANDBOX_DEFAULT_DATA["sandbox.default_disk_mb"](
             "", Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), unless_empty,
         );
-        /// Where files in /mnt/data lie: memory, or disk, that of the engine (a volume of the container, of the pod, or a
-        /// private file of the embedded engine). With disk, memory is only what programs use, and a data area can be
-        /// much larger: SANDBOX_DISK_LIMIT replaces SANDBOX_DATA_LIMIT. Files are removed with their session.
+        /// The place of the files in /mnt/data: memory, or disk, a volume of the container or of the pod. With disk, memory
+        /// is only what programs use, and a data area can be much larger: SANDBOX_DISK_LIMIT replaces
+        /// SANDBOX_DATA_LIMIT. Files are removed with their session. The embedded engine has memory only, and does not
+        /// start with disk.
         storage: Storage = SANDBOX_STORAGE["sandbox.storage"](
             defaults::STORAGE, OneOf(&["memory", "disk"]), word,
         );

@@ -78,11 +78,11 @@ pub struct Limits {
     pub pids: u32,
     /// Size of the data area in bytes.
     pub data: u64,
-    /// Where the data area lies.
+    /// The place of the data area.
     pub storage: Storage,
 }
 
-/// Where the files of a data area lie.
+/// The place of the files of a data area.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
     /// In the memory of the sandbox.
