@@ -419,6 +419,8 @@ async fn files_that_are_made_to_harm_have_no_summary_or_a_short_one(on: On) {
     let ran =
         server.run(&session, "import os\nos.symlink('good.csv', 'link.csv')\nprint(2 + 2)").await;
     assert_fields!(ran, { "stdout": "4\n", "exit_code": 0 });
+    let link = json!({ "session_id": session, "path": "link.csv" });
+    assert_eq!(server.call("list_artifacts", link).await.error(), "invalid_path");
 }
 
 async fn no_process_is_left_of_a_summary() {
