@@ -46,7 +46,7 @@ use crate::{
     hold::connector::Connector,
     memory,
     places::Places,
-    processes::{Children, Exit, open_files::Trusted},
+    processes::{Children, Exit},
     runtimes::{
         Outlook, Runtime, Runtimes,
         channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
@@ -252,11 +252,6 @@ impl Worker {
         let mut stdout = Pipe::new(Stream::Stdout, program.stdout)?;
         let mut stderr = Pipe::new(Stream::Stderr, program.stderr)?;
         let mut feed = Feed::new(program.stdin, job.stdin.take())?;
-        if let Some(space) = &self.places.space {
-            let mut not = runtimes.kernels();
-            not.push(pid);
-            space.trust(Trusted { servers: children.servers(), not });
-        }
         let watch = self.places.watch()?;
         // The reason why it must end, once it has been interrupted.
         let mut interrupted = None;
@@ -326,14 +321,19 @@ impl Worker {
     }
 
     /// Removes files that the run has written beyond the limit: it may have been faster than the watch.
-    fn settle_space(&self, job: &Job<KillSwitch>, before: &Seen, ended: Ended) -> Ended {
+    fn settle_space(
+        &self,
+        job: &Job<KillSwitch>,
+        before: &Seen,
+        ended: Result<Ended, Failure>,
+    ) -> Result<Ended, Failure> {
         let has_removed = self.places.space.as_ref().is_some_and(|it| it.settle(&before.data));
         if !has_removed {
             return ended;
         }
         let told = "\nsandbox: files that were too large were removed\n";
         job.outputs.push(Stream::Stderr, told.as_bytes());
-        Ended { end: End::Signaled { signal: Signal::SIGXFSZ as i32 }, ..ended }
+        ended.map(|ended| Ended { end: End::Signaled { signal: Signal::SIGXFSZ as i32 }, ..ended })
     }
 
     /// Undoes changes that would disturb the next run, now that no process can repeat them. A failure to do so shows in
@@ -371,7 +371,7 @@ impl Runner for Worker {
             |failure| (Err(failure), Left::default()),
             |(ended, left)| (Ok(ended), left),
         );
-        let ended = ended.map(|ended| self.settle_space(&job, &before, ended));
+        let ended = self.settle_space(&job, &before, ended);
         let start = ended.as_ref().map_or(Start::Cold, |ended| ended.start);
         self.reply(job, ended, &before)?;
         drop(left.channel);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All files count that take room: with and without a name, sparse ones by their length. Files that cannot be found,
-//! because a process hides them, count by what the file system has lost since the run began. Room cannot be reserved
+//! because a process hides them, count by what the file system has lost since all were found. Room cannot be reserved
 //! ahead of writing ([`Confine::apply`](crate::confine::Confine::apply)), so that it is filled no faster than memory is.
 
 use std::{
@@ -31,7 +31,7 @@ use sandbox_files::{
 
 use crate::{
     confine::{Breach, INTERVAL},
-    processes::open_files::{self, Trusted},
+    processes::open_files,
 };
 
 /// Bytes a second that no program exceeds: copying memory is hardly faster.
@@ -43,7 +43,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// A run is ended when less than this part of the limit is left, or this many bytes.
 const MARGIN: (u64, u64) = (50, 64 << 20);
 
-/// The most space that a file takes beyond its content, in bytes.
+/// Bytes that may be hidden: as much as others may write to the same disk meanwhile.
+const HIDEABLE: u64 = 64 << 20;
+
+/// Bytes that a file takes at most beyond its content.
 const BLOCK: u64 = 4096;
 
 /// A data area with its limits.
@@ -61,9 +64,16 @@ struct State {
     used: Usage,
     /// Bytes of uploads whose files have no name yet.
     uploads: HashMap<u32, u64>,
-    /// Bytes that processes hide.
+    /// Files that were found last.
+    found: Usage,
+    /// Bytes of all files and free bytes of the file system together, when nothing new was hidden.
+    seen: u64,
+    /// The time in this run since which processes may hide something.
+    unseen: Option<Instant>,
+    /// Bytes that they hide.
     hidden: u64,
-    trusted: Trusted,
+    /// Whether a run goes on. Between runs only others write to the file system.
+    is_run: bool,
 }
 
 impl Space {
@@ -75,7 +85,7 @@ impl Space {
             max,
             state: Mutex::default(),
         };
-        space.measure(None);
+        space.measure();
         Ok(space)
     }
 
@@ -107,7 +117,7 @@ impl Space {
         };
         // Less may be used than was admitted: uploads may have been abandoned, and files replaced.
         reserves() || {
-            self.measure(None);
+            self.measure();
             reserves()
         }
     }
@@ -122,38 +132,34 @@ impl Space {
         self.state().uploads.clear();
     }
 
-    /// Sets the processes that hide nothing although they cannot be looked at.
-    pub(crate) fn trust(&self, trusted: Trusted) {
-        self.state().trusted = trusted;
-    }
-
-    /// Adds up all files. During a run, `start` is the state before it.
-    fn measure(&self, start: Option<&Start>) -> Usage {
-        let State { used, uploads, hidden, trusted } = &mut *self.state();
+    /// Adds up all files, and what is hidden.
+    fn measure(&self) -> Usage {
+        let State { used, uploads, found, seen, unseen, hidden, is_run } = &mut *self.state();
         // Before the files, so that what is written meanwhile does not look as if it were hidden.
-        let free = self.free();
-        let (found, is_all) = if let Ok(mut tally) = Tally::of(&self.root) {
-            let is_all = open_files::add_to(&mut tally, &self.path, trusted);
-            (tally.usage(), is_all)
-        } else {
-            // A program moves folders all the time.
-            let (used, hidden) = start.map_or((*used, *hidden), |it| (it.used, it.hidden));
-            (Usage { bytes: used.bytes.saturating_sub(hidden), ..used }, false)
-        };
-        let mut bytes = found.bytes + uploads.values().sum::<u64>();
+        let free = self.free().bytes;
+        // If a program moves folders all the time, nothing new is known.
+        let is_all = Tally::of(&self.root).is_ok_and(|mut tally| {
+            let is_all = open_files::add_to(&mut tally, &self.path);
+            *found = tally.usage();
+            is_all
+        });
+        let bytes = found.bytes + uploads.values().sum::<u64>();
         if is_all {
-            *hidden = 0;
-        } else if let Some(start) = start {
-            let lost = start.free.bytes.saturating_sub(free.bytes);
-            let grown = bytes.saturating_sub(start.used.bytes.saturating_sub(start.hidden));
-            *hidden = start.hidden.saturating_add(lost.saturating_sub(grown));
+            (*seen, *unseen, *hidden) = (free + bytes, None, 0);
+        } else if *is_run {
+            // Files that were found have not grown by as much as the file system has lost.
+            let lost = seen.saturating_sub(free + bytes);
+            if unseen.get_or_insert_with(Instant::now).elapsed() >= INTERVAL {
+                *hidden = if lost > HIDEABLE { lost } else { 0 };
+            }
+        } else {
+            (*seen, *unseen) = (free + bytes + *hidden, None);
         }
-        bytes = bytes.saturating_add(*hidden);
-        *used = Usage { bytes, ..found };
+        *used = Usage { bytes: bytes + *hidden, ..*found };
         *used
     }
 
-    /// The free space of the file system.
+    /// Free bytes and inodes of the file system.
     fn free(&self) -> Usage {
         fstatvfs(&self.root).map_or_else(
             |_| Usage::default(),
@@ -164,23 +170,29 @@ impl Space {
         )
     }
 
-    /// Removes files that a run has written if there are more than the limit allows; `before` are those that were there
-    /// before. Returns whether it has removed any.
+    /// Ends what [`Watched::start`] began. Removes files that the run has written if there are more than the limit allows;
+    /// `before` are those that were there before. Returns whether it has removed any.
     pub(crate) fn settle(&self, before: &Snapshot) -> bool {
-        if self.measure(None).bytes <= self.max.bytes {
+        let has_removed = self.remove_excess(before);
+        self.state().is_run = false;
+        has_removed
+    }
+
+    fn remove_excess(&self, before: &Snapshot) -> bool {
+        if self.measure().bytes <= self.max.bytes {
             return false;
         }
         let mut written = tree::changed(before, tree::snapshot(&self.root));
         written.sort_by_key(|entry| entry.stamp.size);
         while let Some(entry) = written.pop() {
             let _ = tree::remove_file(&self.root, &entry.path);
-            if self.measure(None).bytes <= self.max.bytes {
+            if self.measure().bytes <= self.max.bytes {
                 return true;
             }
         }
         // The rest has names that are not listed.
         let _ = tree::empty(&self.root);
-        self.measure(None);
+        self.measure();
         true
     }
 
@@ -207,12 +219,10 @@ fn is_within(used: Usage, max: Usage) -> bool {
     used.bytes <= max.bytes && used.files <= max.files
 }
 
-/// The state before a run.
+/// Used room, and room that the file system has left.
 #[derive(Debug, Clone, Copy)]
-struct Start {
+struct Measured {
     used: Usage,
-    /// The part of those bytes that is hidden.
-    hidden: u64,
     free: Usage,
 }
 
@@ -220,12 +230,13 @@ struct Start {
 #[derive(Debug)]
 pub(crate) struct Watched<S> {
     space: S,
-    start: Start,
+    /// Bytes that were used before the run.
+    before: u64,
     /// The run ends if it uses more. An area that was almost full before may keep its files: a run must be able to
     /// remove some.
     most: Usage,
-    /// The used and the free space when all files were added up last.
-    last: Start,
+    /// Used and free room when all files were added up last.
+    last: Measured,
     at: Instant,
     /// How long that took.
     took: Duration,
@@ -236,28 +247,28 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
     pub(crate) fn start(space: S) -> Self {
         let at = Instant::now();
         let free = space.free();
-        let used = space.measure(None);
-        let start = Start { used, hidden: space.state().hidden, free };
+        let used = space.measure();
+        space.state().is_run = true;
         let max = space.max;
         let margin = (max.bytes / MARGIN.0).min(MARGIN.1);
         let most =
             Usage { bytes: (max.bytes - margin).max(used.bytes), files: max.files.max(used.files) };
-        Self { start, most, last: start, at: Instant::now(), took: at.elapsed(), space }
+        let last = Measured { used, free };
+        Self { before: used.bytes, most, last, at: Instant::now(), took: at.elapsed(), space }
     }
 
     /// Looks at the area. Returns a breach of its limits, and when to look again.
     pub(crate) fn look(&mut self) -> (Option<Breach>, Duration) {
-        let (free, last) = (self.space.free(), self.last);
-        let taken = Usage {
-            bytes: last.free.bytes.saturating_sub(free.bytes),
-            files: last.free.files.saturating_sub(free.files),
+        let (now, last) = (self.space.free(), self.last);
+        let gone = Usage {
+            bytes: last.free.bytes.saturating_sub(now.bytes),
+            files: last.free.files.saturating_sub(now.files),
         };
         let left = Usage {
             bytes: self.most.bytes.saturating_sub(last.used.bytes),
             files: self.most.files.saturating_sub(last.used.files),
         };
-        let has_lost =
-            |part: u64| taken.bytes > left.bytes / part || taken.files > left.files / part;
+        let has_lost = |part: u64| gone.bytes > left.bytes / part || gone.files > left.files / part;
         // Adding up is limited to half of the time of a processor when it matters, and to a tenth when it does not.
         let pause = match () {
             () if has_lost(1) => self.took,
@@ -267,20 +278,19 @@ impl<S: std::ops::Deref<Target = Space>> Watched<S> {
         let mut breach = None;
         if self.at.elapsed() >= pause {
             let begun = Instant::now();
-            let used = self.space.measure(Some(&self.start));
-            self.last = Start { used, free, ..self.start };
+            let used = self.space.measure();
+            self.last = Measured { used, free: now };
             (self.at, self.took) = (Instant::now(), begun.elapsed());
             if !is_within(used, self.most) {
                 // Beyond the margin there is no time to end in good order.
-                let limit =
-                    Usage { bytes: self.space.max.bytes.max(self.start.used.bytes), ..used };
+                let limit = Usage { bytes: self.space.max.bytes.max(self.before), ..used };
                 breach = Some(Breach {
                     message: self.space.message(used),
                     is_final: !is_within(used, limit),
                 });
             }
         }
-        let left = self.most.bytes.saturating_sub(self.last.used.bytes).saturating_sub(taken.bytes);
+        let left = self.most.bytes.saturating_sub(self.last.used.bytes).saturating_sub(gone.bytes);
         #[expect(clippy::cast_precision_loss, reason = "a time need not be exact")]
         let next = Duration::from_secs_f64(left as f64 / BYTES_PER_SECOND);
         (breach, next.clamp(SHORTEST, INTERVAL))

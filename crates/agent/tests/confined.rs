@@ -66,7 +66,8 @@ const MOST: u64 = 20_000_000;
 /// An agent whose data area is on disk.
 fn on_disk() -> Agent {
     let mut agent = Agent::spawn_with(&["--max-bytes", &MOST.to_string()]);
-    agent.greet(45_000);
+    // Disks can be slow.
+    agent.greet(600_000);
     agent
 }
 

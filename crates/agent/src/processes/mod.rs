@@ -122,11 +122,6 @@ impl Children {
         self.spared.insert(pid);
     }
 
-    /// The fork servers.
-    pub(crate) fn servers(&self) -> Vec<Pid> {
-        self.servers.iter().copied().collect()
-    }
-
     /// No longer spares the processes that a spared process starts.
     pub(crate) fn trust_no_longer(&mut self, pid: Pid) {
         self.servers.remove(&pid);

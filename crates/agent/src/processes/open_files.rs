@@ -5,47 +5,32 @@ use std::{fs, io, path::Path};
 use nix::{
     errno::Errno,
     sys::stat::{SFlag, stat},
-    unistd::Pid,
+    unistd::{Pid, getsid},
 };
 use sandbox_files::usage::Tally;
 
-use super::proc::{descendants, parent_of};
-
-/// The processes that run no code of the user's, though they cannot be looked at: fork servers and the processes that
-/// they have forked, but not those that run a program or a cell.
-#[derive(Debug, Default)]
-pub(crate) struct Trusted {
-    /// Fork servers.
-    pub(crate) servers: Vec<Pid>,
-    /// The program that runs, and kernels.
-    pub(crate) not: Vec<Pid>,
-}
-
-impl Trusted {
-    fn contains(&self, pid: i32) -> bool {
-        let is_server = |pid| self.servers.contains(&Pid::from_raw(pid));
-        let is_forked = || {
-            !self.not.contains(&Pid::from_raw(pid))
-                && parent_of(Pid::from_raw(pid)).is_some_and(is_server)
-        };
-        is_server(pid) || is_forked()
-    }
-}
+use super::proc::descendants;
 
 /// Adds the files without a name in an area that the agent's descendants have open. Its own are not among them: uploads
 /// are counted as they come, and stored outputs have a limit of their own.
 ///
 /// Returns whether that was certainly all: false if a process cannot be looked at, if a file is mapped into its memory,
 /// or if descriptors are on their way through a socket.
-pub(crate) fn add_to(tally: &mut Tally, area: &Path, trusted: &Trusted) -> bool {
+pub(crate) fn add_to(tally: &mut Tally, area: &Path) -> bool {
     let own = std::process::id().cast_signed();
     let mut all = true;
     let deleted = format!(" {}/", area.display());
     for pid in descendants().pids.into_iter().filter(|pid| *pid != own) {
         let added = add_of_process(tally, pid, &deleted).or_else(ended);
-        all &= added.unwrap_or_else(|_| trusted.contains(pid));
+        all &= added.unwrap_or_else(|_| runs_no_user_code(pid));
     }
     all
+}
+
+/// Whether a process runs no code of the user's: such as fork servers and spares, which cannot be looked at. They are in
+/// the agent's session; every program and cell begins with a session of its own, and cannot join another.
+fn runs_no_user_code(pid: i32) -> bool {
+    getsid(Some(Pid::from_raw(pid))).is_ok_and(|session| getsid(None) == Ok(session))
 }
 
 /// A process that has ended meanwhile has no files.
