@@ -55,7 +55,7 @@ fn of_folder(config: &Config, dataset: &Dataset, path: &Path) -> Finding {
     if let Some(why) = dataset_danger(&real) {
         return fault(why, "Name a folder that has nothing but data.");
     }
-    if let Some(own) = config.own_places().find(|own| is_within(own, &real)) {
+    if let Some(own) = config.own_places.iter().find(|own| is_within(own, &real)) {
         let what = format!("has {}, which is the server's own", own.display());
         return fault(&what, "Move that, or name another folder.");
     }

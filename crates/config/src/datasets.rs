@@ -1,15 +1,13 @@
 //! Datasets of the settings, and the callers that may read each. Pure.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use model::{Dataset, DatasetName, DatasetSource, Principal, text::quoted};
 use sandbox_container::dataset_folder;
 
 use super::{
     Config,
+    reader::Reader,
     setting::{Mistaken, Row},
     table,
 };
@@ -22,6 +20,20 @@ const MAX_DESCRIPTION: usize = 120;
 
 /// The word for no datasets.
 pub(super) const NONE: &str = "none";
+
+/// The settings that name files and folders of the server's own, which no dataset may have.
+const OWN_PLACES: [Row; 10] = [
+    table::SANDBOX_STATE_DIR.row,
+    table::SANDBOX_HISTORY_DIR.row,
+    table::SANDBOX_ARCHIVE.row,
+    table::SANDBOX_RUNTIME_DIR.row,
+    table::SANDBOX_AUDIT_FILE.row,
+    table::SANDBOX_LOG_FILE.row,
+    table::SANDBOX_AUTH_TOKENS_FILE.row,
+    table::SANDBOX_KEY_FILE.row,
+    table::SANDBOX_TLS_KEY.row,
+    table::SANDBOX_TOOLS_FILE.row,
+];
 
 /// An item of the list of datasets: a name with the path of a folder or, in a policy, a name alone.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,6 +126,13 @@ pub(super) fn listed(_: &Row, value: &str) -> Result<Option<Vec<Listed>>, Mistak
     if mistaken.is_empty() { Ok(Some(all)) } else { Err(mistaken) }
 }
 
+/// The absolute paths of the server's own files and folders, with those of the `read` files of settings.
+pub(super) fn own_places(reader: &Reader, read: [&Option<PathBuf>; 2]) -> Vec<PathBuf> {
+    let set = OWN_PLACES.iter().filter_map(|row| reader.value(row)).map(PathBuf::from);
+    let all = set.chain(read.into_iter().flatten().cloned());
+    all.filter(|path| path.is_absolute()).collect()
+}
+
 /// Checks the path of a dataset's folder.
 pub(super) fn folder(text: &str) -> Result<PathBuf, String> {
     dataset_folder(text).map_err(|why| format!("{} {why}", quoted(text)))
@@ -140,7 +159,7 @@ impl Config {
         }
         for dataset in self.datasets.all() {
             let DatasetSource::Folder(folder) = &dataset.source else { continue };
-            if let Some(own) = self.own_places().find(|own| own.starts_with(folder)) {
+            if let Some(own) = self.own_places.iter().find(|own| own.starts_with(folder)) {
                 mistakes.push(format!(
                     "{variable}: {} has {}, which is the server's own",
                     dataset.name,
@@ -149,21 +168,6 @@ impl Config {
             }
         }
         mistakes
-    }
-
-    /// Files and folders of the server's own, as far as their paths are absolute.
-    pub fn own_places(&self) -> impl Iterator<Item = &Path> {
-        let places = [
-            self.state_dir.as_deref(),
-            self.history_dir.as_deref(),
-            self.runtime_dir.as_deref(),
-            self.audit_file.as_deref(),
-            self.auth_tokens_file.as_deref(),
-            self.tls_key.as_deref(),
-            self.file.as_deref(),
-            self.env_file.as_deref(),
-        ];
-        places.into_iter().flatten().filter(|path| path.is_absolute())
     }
 
     /// Whether a policy lists only names of these datasets.

@@ -418,7 +418,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Role};
+    use crate::{Config, Role, inputs::Values};
 
     const PATH: &str = "/etc/llm-sandbox/config.yaml";
 
@@ -429,8 +429,9 @@ mod tests {
     }
 
     fn config(text: &str) -> Result<Config, String> {
-        let values = values(text).map_err(|mistakes| mistakes.join("\n"))?;
-        Config::check(values).map_err(|mistakes| mistakes.to_string())
+        let given = values(text).map_err(|mistakes| mistakes.join("\n"))?;
+        Config::check(Values { given, ..Values::default() })
+            .map_err(|mistakes| mistakes.to_string())
     }
 
     #[test]
@@ -594,12 +595,12 @@ datasets:
 
     fn with_callers(text: &str) -> Result<Config, String> {
         let mut mistakes = vec![];
-        let Contents { values, callers, policies, datasets, .. } =
+        let Contents { values: given, callers, policies, datasets, .. } =
             parse(Path::new(PATH), text, &mut mistakes);
         if !mistakes.is_empty() {
             return Err(mistakes.join("\n"));
         }
-        Config::check_with(values, callers, policies, datasets)
+        Config::check(Values { given, callers, policies, datasets, ..Values::default() })
             .map_err(|mistakes| mistakes.to_string())
     }
 
@@ -759,7 +760,7 @@ logging:
         let Contents { values: given, remarks, .. } = parse(Path::new(PATH), text, &mut mistakes);
         assert_eq!(mistakes, [] as [&str; 0]);
         assert_eq!(remarks.len(), 10, "{remarks:#?}");
-        let config = Config::check(given).expect("valid");
+        let config = Config::check(Values { given, ..Values::default() }).expect("valid");
         let own = model::OwnSettings::default();
         assert_eq!(config.limits(&own).memory, 256_000_000);
         assert_eq!(config.memory_limit, 1_024_000_000);

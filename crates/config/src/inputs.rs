@@ -28,6 +28,7 @@ pub struct Inputs {
 }
 
 /// Values by the names of their variables, before they are checked. Variables of other programs are among them.
+#[derive(Default)]
 pub(super) struct Values {
     pub(super) given: BTreeMap<String, Given>,
     /// Errors while reading.

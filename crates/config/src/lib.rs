@@ -25,15 +25,8 @@ mod tests;
 mod tokens;
 mod toolsets;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
-use self::{
-    callers::{Caller, Policy},
-    datasets::Entry as DatasetEntry,
-    inputs::Values,
-    reader::Reader,
-    setting::{PREFIX, Row},
-};
 pub use self::{
     callers::{Callers, Right, Role},
     choices::{Engine, LogFile, LogFormat, TokensFrom, Tracebacks, Transport},
@@ -47,6 +40,11 @@ pub use self::{
     schema::schema,
     table::Config,
     toolsets::{Toolset, Toolsets},
+};
+use self::{
+    inputs::Values,
+    reader::Reader,
+    setting::{PREFIX, Row},
 };
 use crate::auth::Tokens;
 use model::{OwnSettings, package::Allowed};
@@ -126,16 +124,7 @@ impl Config {
     ///
     /// If there are mistakes in the settings or in a file: all of them.
     pub fn load(inputs: &Inputs) -> Result<Self, Mistakes> {
-        let Values { given, mut mistakes, env_file, file, remarks, callers, policies, datasets } =
-            Values::read(inputs);
-        match Self::check_with(given, callers, policies, datasets) {
-            Ok(config) if mistakes.is_empty() => Ok(Self { env_file, file, remarks, ..config }),
-            Ok(_) => Err(Mistakes(mistakes)),
-            Err(Mistakes(more)) => {
-                mistakes.extend(more);
-                Err(Mistakes(mistakes))
-            }
-        }
+        Self::check(Values::read(inputs))
     }
 
     /// The scheme of the server's own URLs.
@@ -165,24 +154,19 @@ impl Config {
         let mut given =
             vars.map(|(name, text)| (name, Given { text, source: source.clone() })).collect();
         let remarks = aliases::apply(&mut given);
-        Ok(Self { remarks, ..Self::check(given)? })
+        Self::check(Values { given, remarks, ..Values::default() })
     }
 
-    fn check(given: BTreeMap<String, Given>) -> Result<Self, Mistakes> {
-        Self::check_with(given, vec![], BTreeMap::new(), vec![])
-    }
-
-    fn check_with(
-        mut given: BTreeMap<String, Given>,
-        callers: Vec<Caller>,
-        policies: BTreeMap<String, Policy>,
-        datasets: Vec<DatasetEntry>,
-    ) -> Result<Self, Mistakes> {
+    fn check(values: Values) -> Result<Self, Mistakes> {
+        let Values { mut given, mistakes: unread, callers, policies, datasets, .. } = values;
+        let Values { env_file, file, remarks, .. } = values;
         let misspelt = misspelt::among(&given);
         given.retain(|name, _| name.starts_with(PREFIX));
         let mut reader = Reader::new(given);
         reader.refuse_new_key();
-        let mut config = Self { misspelt, ..Self::read(&mut reader) };
+        let own_places = datasets::own_places(&reader, [&env_file, &file]);
+        let read = Self::read(&mut reader);
+        let mut config = Self { misspelt, own_places, env_file, file, remarks, ..read };
         config.read_tokens_file(&mut reader);
         let computed = config.computed_defaults(&reader);
         let mut others = vec![];
@@ -199,7 +183,9 @@ impl Config {
         }
         others.extend(config.dataset_mistakes());
         others.extend(config.contradictions());
-        let (mut mistakes, given) = reader.end(others);
+        let (more, given) = reader.end(others);
+        let mut mistakes = unread;
+        mistakes.extend(more);
         mistakes.extend(policies.values().flat_map(|policy| config.narrowed_by(policy).1));
         config.given = given;
         let others = computed

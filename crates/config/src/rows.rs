@@ -51,6 +51,8 @@ macro_rules! settings {
             pub env_file: Option<PathBuf>,
             /// The path of the settings file that was read, if there was one.
             pub file: Option<PathBuf>,
+            /// The files and folders of the server's own, as far as their paths are absolute.
+            pub own_places: Vec<PathBuf>,
             /// Remarks about values of the settings file that have no effect.
             pub remarks: Vec<String>,
             /// The callers that have tokens.
@@ -72,6 +74,7 @@ macro_rules! settings {
                     given: BTreeMap::new(),
                     env_file: None,
                     file: None,
+                    own_places: vec![],
                     remarks: vec![],
                     callers: Callers::default(),
                     datasets: Datasets::default(),

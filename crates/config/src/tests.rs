@@ -316,7 +316,8 @@ fn where_tokens_came_from_is_known() {
 
     let from = |(name, text): (&str, &str), source| {
         let given = Given { text: text.to_owned(), source };
-        Config::check([(name.to_owned(), given)].into()).expect("valid").tokens_from
+        let given = [(name.to_owned(), given)].into();
+        Config::check(Values { given, ..Values::default() }).expect("valid").tokens_from
     };
     let path_of = |name: &str| PathBuf::from(name);
     let env_file = path_of("/srv/.env");
@@ -390,4 +391,39 @@ fn instructions_a_second_become_those_of_a_run_unless_nothing_could_run_with_the
         assert_eq!(fuel, None);
         assert!(remarks[0].starts_with("WASM_SANDBOX_FUEL_PER_SEC has no effect"), "{remarks:?}");
     }
+}
+
+#[test]
+fn no_dataset_has_a_file_of_the_servers_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let within = |name: &str| data.join(name).display().to_string();
+    let datasets = format!("sales={}", data.display());
+    let is_refused = |more: &[(&str, &str)], file: Option<PathBuf>| {
+        let all = [&[("SANDBOX_DATASETS", &*datasets)], more].concat();
+        let given = all.into_iter().map(|(name, text)| {
+            let given = Given { text: text.to_owned(), source: Source::Environment };
+            (name.to_owned(), given)
+        });
+        let values = Values { given: given.collect(), file, ..Values::default() };
+        let said = Config::check(values).err().map(|it| it.to_string()).unwrap_or_default();
+        said.contains("which is the server's own")
+    };
+    for name in [
+        "SANDBOX_STATE_DIR",
+        "SANDBOX_HISTORY_DIR",
+        "SANDBOX_ARCHIVE",
+        "SANDBOX_RUNTIME_DIR",
+        "SANDBOX_AUDIT_FILE",
+        "SANDBOX_LOG_FILE",
+        "SANDBOX_AUTH_TOKENS_FILE",
+        "SANDBOX_KEY_FILE",
+        "SANDBOX_TLS_KEY",
+        "SANDBOX_TOOLS_FILE",
+    ] {
+        assert!(is_refused(&[(name, &within("x"))], None), "{name}");
+        assert!(!is_refused(&[(name, "/elsewhere/x")], None), "{name}");
+    }
+    assert!(is_refused(&[], Some(within("config.yaml").into())));
+    assert!(!is_refused(&[("SANDBOX_ARCHIVE", "s3://data/x")], None));
 }
