@@ -34,6 +34,38 @@ impl Cluster {
         ]
     }
 
+    /// Makes a folder of the node a volume, and claims it by this name.
+    pub(crate) fn claim_folder(&self, name: &str, path: &str) {
+        let size = json!({ "storage": "1Gi" });
+        let modes = ["ReadOnlyMany"];
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name },
+            "spec": {
+                "capacity": size, "accessModes": modes, "storageClassName": "",
+                "hostPath": { "path": path },
+            },
+        });
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": { "name": name, "namespace": "sandboxes" },
+            "spec": {
+                "accessModes": modes, "storageClassName": "", "volumeName": name,
+                "resources": { "requests": size },
+            },
+        });
+        let both = json!({ "apiVersion": "v1", "kind": "List", "items": [volume, claim] });
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), both.to_string()).expect("written");
+        self.control(&["kubectl", "apply", "--filename", file.path().to_str().expect("UTF-8")]);
+    }
+
+    /// Removes what [`claim_folder`](Self::claim_folder) made.
+    pub(crate) fn release_folder(&self, name: &str) {
+        let claim = ["kubectl", "--namespace", "sandboxes", "delete", "persistentvolumeclaim"];
+        self.control(&[&claim[..], &[name, "--wait=false"]].concat());
+        self.control(&["kubectl", "delete", "persistentvolume", name, "--wait=false"]);
+    }
+
     fn control(&self, words: &[&str]) -> String {
         let output = Command::new(&self.script).args(words).output().expect("the script runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

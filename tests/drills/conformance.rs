@@ -8,10 +8,18 @@
 //! there is a cluster: `tests/kubernetes/drills.sh`.
 
 use std::{
-    collections::BTreeMap, env, fmt::Write as _, fs, path::PathBuf, process::Command, sync::Mutex,
+    collections::BTreeMap,
+    env,
+    fmt::Write as _,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::PathBuf,
+    process::Command,
+    sync::Mutex,
 };
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use support::{On, Server, name};
 
@@ -27,7 +35,7 @@ struct Promise {
 impl Promise {
     /// Plain processes have the libraries and the memory of this machine, and could write to any folder of its user.
     fn is_asked_of(&self, engine: usize) -> bool {
-        let is_of_machine = ["Data work", "Isolation"].contains(&self.about);
+        let is_of_machine = ["Data work", "Datasets", "Isolation"].contains(&self.about);
         engine != PLAIN || !(is_of_machine || self.what.contains("memory"))
     }
 }
@@ -119,6 +127,13 @@ fn promises() -> Vec<Promise> {
             "modules of Node, such as `crypto`" => Cells("javascript", &["require('crypto').createHash('sha256').update('').digest('hex').slice(0, 4)"], "'e3b0'");
             "the shell" => Cells("bash", &["x=5", "echo $x"], "");
         }
+        "Datasets": {
+            "programs read the files" => Prints("print(open('/data/sales/a.csv').read(), end='')", "id\n1\n");
+            "pandas reads a folder of them" => Prints("import glob, pandas as pd\nprint(len(pd.concat(map(pd.read_csv, glob.glob('/data/sales/**/*.csv', recursive=True)))))", "2\n");
+            "nothing can be written, renamed or removed" => Prints("import os\ndef fails(f, *a):\n    try: f(*a)\n    except OSError: return True\nd = '/data/sales/'\nprint(fails(open, d + 'a.csv', 'a'), fails(open, d + 'b.csv', 'w'), fails(os.rename, d + 'a.csv', d + 'b.csv'), fails(os.remove, d + 'a.csv'), fails(os.mkdir, d + 'b'), fails(os.truncate, d + 'a.csv', 0))", "True True True True True True\n");
+            "links do not lead to files of the host" => Prints("print([open(p).read() for p in ('/data/sales/inside',)])\nfor p in ('absolute', 'above'):\n    try: open('/data/sales/' + p).read(); print('read')\n    except OSError: print('no')", "['id\\n1\\n']\nno\nno\n");
+            "programs reach no process of the host by a named pipe" => Prints("import os\ntry: os.write(os.open('/data/sales/pipe', os.O_WRONLY | os.O_NONBLOCK), b'x'); print('written')\nexcept OSError: print('no')", "no\n");
+        }
         "Isolation": {
             "no network" => Fails("import socket\nsocket.create_connection(('1.1.1.1', 53), 2)", "Error");
             "only /mnt/data and /tmp can be written" => Fails("open('/usr/x', 'w')", "Error");
@@ -126,6 +141,43 @@ fn promises() -> Vec<Promise> {
             "a full /mnt/data is an error of the program" => Fails("with open('a', 'wb') as f:\n    for _ in range(400): f.write(bytes(10**6))", "No space left");
             "links do not lead outside" => Fails("import os\nos.symlink('/etc/shadow', 'a')\nopen('a').read()", "Error");
         }
+    }
+}
+
+/// A dataset of the host: a file, one in a folder, links to a file in it and to one beside it, and a named pipe of which
+/// this process reads.
+struct Dataset {
+    folder: TempDir,
+    _reader: fs::File,
+}
+
+impl Dataset {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("sales/2026")).expect("made");
+        for file in ["sales/a.csv", "sales/2026/b.csv", "secret"] {
+            fs::write(path(file), "id\n1\n").expect("written");
+        }
+        symlink("2026/b.csv", path("sales/inside")).expect("linked");
+        symlink(path("secret"), path("sales/absolute")).expect("linked");
+        symlink("../secret", path("sales/above")).expect("linked");
+        assert!(Command::new("mkfifo").arg(path("sales/pipe")).status().expect("runs").success());
+        for (name, mode) in [("", 0o755), ("sales", 0o755), ("sales/pipe", 0o666)] {
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).expect("set");
+        }
+        // With both rights it does not wait for a writer.
+        let reader = fs::File::options().read(true).write(true).open(path("sales/pipe"));
+        let reader = reader.expect("opened");
+        Self { folder, _reader: reader }
+    }
+
+    fn path(&self) -> String {
+        self.folder.path().join("sales").display().to_string()
+    }
+
+    fn setting(&self) -> String {
+        format!("sales={}", self.path())
     }
 }
 
@@ -292,10 +344,16 @@ fn compare(engine: usize, column: &Column) {
 const SETTINGS: [(&str, &str); 2] =
     [("SANDBOX_MEMORY_LIMIT", "1GB"), ("SANDBOX_DATA_LIMIT", "100MB")];
 
+/// Compares the column of an engine with this dataset.
+async fn test(engine: usize, on: On, datasets: &str, more: &[(&str, &str)]) {
+    let settings = [&SETTINGS[..], &[("SANDBOX_DATASETS", datasets)], more].concat();
+    let server = Server::start_with(on, &settings).await;
+    compare(engine, &column(engine, &server).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_docker() {
-    let server = Server::start_with(On::Docker, &SETTINGS).await;
-    compare(0, &column(0, &server).await);
+    test(0, On::Docker, &Dataset::new().setting(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -304,28 +362,29 @@ async fn the_table_is_true_of_gvisor() {
         return println!("skipped: there is no runsc on this machine");
     }
     let Some(engine) = Engine::start() else { return };
-    let host = engine.host();
-    let more = [("DOCKER_HOST", &*host), ("SANDBOX_RUNTIME", "runsc")];
-    let server = Server::start_with(On::Docker, &[&SETTINGS[..], &more].concat()).await;
-    compare(1, &column(1, &server).await);
+    let more = [("DOCKER_HOST", &*engine.host()), ("SANDBOX_RUNTIME", "runsc")];
+    test(1, On::Docker, &Dataset::new().setting(), &more).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_pods() {
     let Some(cluster) = Cluster::there() else { return };
-    let settings = [&SETTINGS[..], &cluster.settings()].concat();
-    let server = Server::start_with(On::Kubernetes, &settings).await;
-    compare(2, &column(2, &server).await);
+    let data = Dataset::new();
+    let file = data.folder.path().join("config.yaml");
+    let volume = "volume: { persistentVolumeClaim: { claimName: sales } }";
+    fs::write(&file, format!("datasets: [{{ name: sales, {volume} }}]")).expect("written");
+    cluster.claim_folder("sales", &data.path());
+    let file = ("SANDBOX_CONFIG_FILE", file.to_str().expect("UTF-8"));
+    test(2, On::Kubernetes, "", &[&[file][..], &cluster.settings()].concat()).await;
+    cluster.release_folder("sales");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_the_embedded_engine() {
-    let server = Server::start_with(On::Wasm, &SETTINGS).await;
-    compare(3, &column(3, &server).await);
+    test(3, On::Wasm, &Dataset::new().setting(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_plain_processes() {
-    let server = Server::start_with(On::Local, &SETTINGS).await;
-    compare(PLAIN, &column(PLAIN, &server).await);
+    test(PLAIN, On::Local, &Dataset::new().setting(), &[]).await;
 }
