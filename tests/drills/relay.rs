@@ -1,6 +1,8 @@
 //! The relay before a real engine: it passes on the requests of a server, and no other.
 
 use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command as Program,
     sync::{Arc, Mutex},
@@ -318,6 +320,37 @@ async fn what_was_made_is_started_only_when_it_is_held_and_removed_if_nobody_hol
     assert_eq!(docker(&["inspect", "--format", "{{.State.Status}}", &id]), "created");
     // No client attaches, so the relay removes it.
     until_gone(&session).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datasets_and_files_on_disk_are_the_same_behind_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["sales", "other"] {
+        std::fs::create_dir(folder.path().join(name)).expect("made");
+        std::fs::write(folder.path().join(name).join("a.csv"), "id\n1\n").expect("written");
+    }
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("set");
+    let at = |name: &str| format!("{name}={}", folder.path().join(name).display());
+    let disk = [("SANDBOX_STORAGE", "disk"), ("SANDBOX_DISK_LIMIT", "40MB")];
+    let relay = Relay::start(&[&[("SANDBOX_DATASETS", &*at("sales"))], &disk[..]].concat()).await;
+    let server = async |datasets: &str| {
+        let host = relay.host();
+        let own = [("DOCKER_HOST", &*host), ("SANDBOX_DATASETS", datasets)];
+        Server::start_with(On::Docker, &[&own, &disk[..]].concat()).await
+    };
+    let right = server(&at("sales")).await;
+    let session = name("data");
+    let run = right.run(&session, "print(open('/data/sales/a.csv').read(), end='')").await;
+    assert_eq!(run["stdout"], "id\n1\n", "{run}");
+    let fill = "for n in range(400): open(f'{n}', 'wb', 0).write(bytes(1_000_000))";
+    let run = right.run(&session, fill).await;
+    assert!(run["stderr"].as_str().is_some_and(|it| it.contains("no space left")), "{run}");
+    for more in [at("other"), format!("{},{}", at("sales"), at("other")), "sales=/srv".into()] {
+        let other = server(&more).await;
+        let arguments = json!({ "session_id": name("refused"), "code": "pass" });
+        let refused = other.call("run_python", arguments).await;
+        assert_eq!(refused.error(), "sandbox_unavailable", "{more}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
