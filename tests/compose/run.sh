@@ -271,6 +271,8 @@ checks() {
     own=$(docker image inspect --format '{{.Id}}' "$own_image")
     echo "SANDBOX_IMAGE=$own_image" >>"$copy/.env"
     printf 'SANDBOX_AUTH_TOKENS=ann:ann-token,ben:ben-token\nSANDBOX_METRICS_TOKEN=figures-token\nSANDBOX_MEMORY_LIMIT=600MB\nSANDBOX_PRELOAD=none\nSANDBOX_LOG_FILE=\nFOREIGN=not-ours\n' >>"$copy/.env"
+    install -d "$scratch/sales"
+    printf 'SANDBOX_DATASETS=sales=%s\nSANDBOX_STORAGE=disk\n' "$scratch/sales" >>"$copy/.env"
     SANDBOX_CPU_LIMIT=0.5 start 'Settings come from .env and the environment' || return
     equal 'A SANDBOX_LOG_FILE that is set to nothing reaches the server so' \
         "$(inspect sandbox '{{.Config.Env}}' | tr ' ' '\n' | grep -o '^\[\?SANDBOX_LOG_FILE=.*' || true)" 'SANDBOX_LOG_FILE='
@@ -281,6 +283,9 @@ checks() {
     leave_session fourth || return
     equal 'Sandboxes have what the settings say' \
         "$(docker inspect --format '{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}}' "$(of_session fourth)")" '600000000 500000000'
+    equal 'They have datasets, and their files on disk' "$(docker inspect --format \
+        '{{range .Mounts}}{{println .Type .Destination}}{{end}}' "$(of_session fourth)" | LC_ALL=C sort | xargs)" \
+        'volume /data/sales volume /mnt/data'
     equal 'They are of the image that the operator has made' "$(docker inspect --format '{{.Image}}' "$(of_session fourth)")" "$own"
     equal 'Which was not replaced' "$(docker image inspect --format '{{.Id}}' "$own_image")" "$own"
 
