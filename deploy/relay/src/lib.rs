@@ -4,12 +4,13 @@
 //! ```text
 //! server --- the relay's socket --- relay --- the engine's socket
 //!                                     |
-//!         twelve requests, written anew; a container is created only if it is exactly the one that
+//!         thirteen requests, written anew; a container is created only if it is exactly the one that
 //!            these settings describe, and only containers created here are attached to and started
 //! ```
 //!
 //! - [`request`]: the allowed requests. [`answer`]: answers one request. [`container`]: a container from its creation
-//!   to its removal; [`held`]: the containers of this relay. [`engine`]: connections to the engine.
+//!   to its removal; [`description`]: what it may be. [`held`]: the containers of this relay. [`engine`]: connections
+//!   to the engine.
 //!
 //! A container lives as long as the stream that its server attached. If either side of the stream ends, the relay ends
 //! the other, and then makes sure that the container is removed, so a server that is killed leaves nothing. The relay
@@ -20,6 +21,7 @@
 
 mod answer;
 mod container;
+mod description;
 mod engine;
 mod held;
 mod request;
