@@ -392,7 +392,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn whatever_is_asked_the_engine_hears_one_of_twelve_requests(
+        fn whatever_is_asked_the_engine_hears_one_of_thirteen_requests(
             method in select(vec!["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]),
             parts in prop::collection::vec(part(), 0..9),
         ) {
