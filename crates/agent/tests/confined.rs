@@ -3,6 +3,8 @@
 
 mod child;
 
+use std::process::Command;
+
 use child::Agent;
 use nix::sys::{signal::Signal, statvfs::statvfs};
 use protocol::{
@@ -180,14 +182,62 @@ def rest():
     }
 }
 
+/// Sends a piece of an upload, whose number is that of the call by hundreds.
+fn put(
+    agent: &mut Agent,
+    call: u32,
+    (path, offset, last): (&str, u64, bool),
+    len: usize,
+) -> Result<(), FailureCode> {
+    let put = Put { upload: call / 100, path: path.into(), offset, last, overwrite: false };
+    agent.send(call, Kind::Put, &put, &vec![1; len]);
+    agent.answer::<Put>(call).map(drop)
+}
+
+/// A small file system in memory, until it is dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None` if this user may not mount one.
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=8m", "none"];
+        let mounted = Command::new("mount").args(mount).arg(folder.path()).output();
+        mounted.is_ok_and(|it| it.status.success()).then_some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_fails_writes_and_uploads_and_nothing_else() {
+    let Some(disk) = SmallDisk::mount() else {
+        return println!("skipped: this user may not mount a file system");
+    };
+    let folder = tempfile::tempdir_in(disk.0.path()).unwrap();
+    let mut agent = Agent::spawn_in(folder, &["--max-bytes", "100000000"]);
+    agent.greet(600_000);
+    let fill = "try:
+    with open('fill', 'wb', 0) as file:
+        for n in range(20): file.write(bytes(1_000_000))
+except OSError as error:
+    print(error.strerror)";
+    let (done, said) = run(&mut agent, 1, fill);
+    assert_eq!((done.end, &*said), (End::Exited { code: 0 }, "No space left on device\n"));
+    assert_eq!(put(&mut agent, 100, ("more", 0, true), 1_000_000), Err(FailureCode::Full));
+    let (done, said) = run(&mut agent, 2, "import os; os.remove('fill'); print(os.listdir())");
+    assert_eq!((done.end, &*said), (End::Exited { code: 0 }, "[]\n"));
+    assert_eq!(put(&mut agent, 200, ("more", 0, true), 1_000_000), Ok(()));
+}
+
 #[test]
 fn an_upload_beyond_the_limit_is_refused_and_takes_no_room() {
     let mut agent = on_disk();
-    let mut put = |call: u32, path: &str, offset: u64, last: bool, len: usize| {
-        let put = Put { upload: call / 100, path: path.into(), offset, last, overwrite: false };
-        agent.send(call, Kind::Put, &put, &vec![1; len]);
-        agent.answer::<Put>(call).map(drop)
-    };
+    let mut put = |call, path, offset, last, len| put(&mut agent, call, (path, offset, last), len);
     for n in 0..19 {
         assert_eq!(put(100 + n, "large", u64::from(n) * 1_000_000, n == 18, 1_000_000), Ok(()));
     }
