@@ -115,11 +115,11 @@ impl Engine {
     }
 
     fn sessions(&self) -> Vec<String> {
-        let output = self
-            .docker()
-            .args(["ps", "--all", "--format", "{{.Label \"session_id\"}}"])
-            .output()
-            .expect("the docker client runs");
+        self.listed(&["ps", "--all", "--format", "{{.Label \"session_id\"}}"])
+    }
+
+    fn listed(&self, arguments: &[&str]) -> Vec<String> {
+        let output = self.docker().args(arguments).output().expect("the docker client runs");
         String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
     }
 }
@@ -147,7 +147,8 @@ fn run(command: &mut Command) {
 async fn an_engine_that_restarts_costs_its_sessions_and_nothing_else() {
     let Some(mut engine) = Engine::start() else { return };
     let host = engine.host();
-    let mut server = Server::start_with(On::Docker, &[("DOCKER_HOST", &*host)]).await;
+    let settings = [("DOCKER_HOST", &*host), ("SANDBOX_STORAGE", "disk")];
+    let mut server = Server::start_with(On::Docker, &settings).await;
 
     for signal in ["KILL", "TERM"] {
         let (idle, busy) = (name("idle"), name("busy"));
@@ -179,6 +180,10 @@ async fn an_engine_that_restarts_costs_its_sessions_and_nothing_else() {
     server.close_input();
     assert_eq!(server.exit_code().await, Some(0));
     assert_eq!(engine.sessions(), Vec::<String>::new());
+    // Their files were in volumes. A killed engine forgets whose they were, and the next server removes them.
+    let _next = Server::start_with(On::Docker, &settings).await;
+    let volumes = async || engine.listed(&["volume", "ls", "--quiet"]).is_empty();
+    until("no volume is left", volumes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -93,6 +93,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Lists all sandboxes of this program, including those of other servers.
     fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>>;
 
+    /// Removes the volumes of sandboxes that are no longer there, if it has any. Best effort.
+    fn remove_unused_volumes(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
     /// Removes a sandbox in any state. No error if it does not exist.
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>>;
 

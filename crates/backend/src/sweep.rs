@@ -49,6 +49,7 @@ pub async fn sweep(backend: &dyn Backend) {
             }
         }
     }
+    backend.remove_unused_volumes().await;
 }
 
 /// Removes all sandboxes of one server, which must be dead, but those that are resumable and run. Repeats until no

@@ -113,23 +113,32 @@ pub fn agent_arguments(limits: &Limits) -> Vec<String> {
     }
 }
 
-/// A data area on disk: an anonymous volume, which the engine removes together with its container. The labels name its
-/// owner if an engine that was killed leaves it behind. A volume cannot be mounted with `noexec`, `nosuid` or `nodev`:
-/// the container has no capabilities and cannot get any, so that neither set-user-ID programs nor devices work in it.
-fn volume(container: &Container) -> Mount {
-    let labels = labels(container);
+/// A data area on disk: an anonymous volume. It cannot be mounted with `noexec`, `nosuid` or `nodev`: the container has
+/// no capabilities and cannot get any, so that neither set-user-ID programs nor devices work in it.
+fn volume() -> Mount {
     Mount {
         target: Some("/mnt/data".into()),
         typ: Some(MountType::VOLUME),
-        volume_options: Some(MountVolumeOptions { labels: Some(labels), ..Default::default() }),
+        volume_options: Some(MountVolumeOptions::default()),
         ..Default::default()
     }
 }
 
-/// The mounts of a container: its data area, if that is on disk, and its datasets.
+/// The engine's label of volumes without a name, which it removes when it is asked to remove unused ones.
+const LABEL_ANONYMOUS: &str = "com.docker.volume.anonymous";
+
+/// The mounts of a container: its data area, if that is on disk, and its datasets. The engine removes volumes together
+/// with their container. By their labels a sweep finds those that an engine which was killed has left behind.
 fn mounts(container: &Container) -> Vec<Mount> {
-    let data = (container.limits.storage == Storage::Disk).then(|| volume(container));
-    data.into_iter().chain(container.datasets.iter().map(Dataset::mount)).collect()
+    let data = (container.limits.storage == Storage::Disk).then(volume);
+    let mut all: Vec<_> =
+        data.into_iter().chain(container.datasets.iter().map(Dataset::mount)).collect();
+    for options in all.iter_mut().filter_map(|mount| mount.volume_options.as_mut()) {
+        // The engine sets this label only if it is asked for a volume alone.
+        let anonymous = (LABEL_ANONYMOUS.to_owned(), String::new());
+        options.labels = Some(labels(container).into_iter().chain([anonymous]).collect());
+    }
+    all
 }
 
 fn labels(container: &Container) -> HashMap<String, String> {

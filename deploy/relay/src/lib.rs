@@ -4,7 +4,7 @@
 //! ```text
 //! server --- the relay's socket --- relay --- the engine's socket
 //!                                     |
-//!         thirteen requests, written anew; a container is created only if it is exactly the one that
+//!         fourteen requests, written anew; a container is created only if it is exactly the one that
 //!            these settings describe, and only containers created here are attached to and started
 //! ```
 //!

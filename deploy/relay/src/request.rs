@@ -1,6 +1,6 @@
 //! The requests that a server may make to its engine, and no others. Pure.
 //!
-//! A request is parsed as one of thirteen, and written anew from that: of the server's own text, only a container's id or
+//! A request is parsed as one of fourteen, and written anew from that: of the server's own text, only a container's id or
 //! name is passed on, and these have a fixed form.
 
 use std::fmt;
@@ -41,6 +41,8 @@ pub(super) enum Request {
     List,
     /// Creates the empty volume that datasets need, or finds it.
     EmptyVolume,
+    /// Removes the volumes of this program's containers that are no longer there.
+    UnusedVolumes,
     /// Creates a container of this name, which the body describes.
     Create(String),
     /// Attaches to the streams of a container.
@@ -96,6 +98,7 @@ impl Request {
                 (name == image).then(|| (Self::Image(image.to_owned()), NONE))?
             }
             ("POST", ["volumes", "create"]) => (Self::EmptyVolume, NONE),
+            ("POST", ["volumes", "prune"]) => (Self::UnusedVolumes, PRUNE),
             ("POST", ["containers", "create"]) => {
                 (Self::Create(query.value("name")?.to_owned()), CREATE)
             }
@@ -115,6 +118,7 @@ impl Request {
         match self {
             Self::Ping | Self::Version | Self::Info | Self::Image(_) | Self::List => Method::GET,
             Self::EmptyVolume
+            | Self::UnusedVolumes
             | Self::Create(_)
             | Self::Attach(_)
             | Self::Wait(_)
@@ -135,6 +139,7 @@ impl Request {
             Self::Image(name) => format!("/images/{name}/json"),
             Self::List => "/containers/json".into(),
             Self::EmptyVolume => "/volumes/create".into(),
+            Self::UnusedVolumes => "/volumes/prune".into(),
             Self::Create(_) => "/containers/create".into(),
             Self::Attach(id) => format!("/containers/{id}/attach"),
             Self::Wait(id) => format!("/containers/{id}/wait"),
@@ -146,6 +151,7 @@ impl Request {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let rules = match self {
             Self::List => LIST,
+            Self::UnusedVolumes => PRUNE,
             Self::Attach(_) => ATTACH,
             Self::Wait(_) => WAIT,
             Self::Remove(_) => REMOVE,
@@ -171,6 +177,7 @@ struct Rules {
 const NONE: Rules = Rules { must: &[], may: &[], free: &[] };
 const LIST: Rules =
     Rules { must: &[("all", "true"), ("filters", OURS)], may: &[("size", "false")], free: &[] };
+const PRUNE: Rules = Rules { must: &[("filters", OURS)], may: &[], free: &[] };
 const CREATE: Rules = Rules { must: &[], may: &[("platform", "")], free: &["name"] };
 const ATTACH: Rules = Rules {
     must: &[("stream", "true"), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")],
@@ -181,7 +188,7 @@ const WAIT: Rules = Rules { must: &[("condition", "removed")], may: &[], free: &
 const REMOVE: Rules =
     Rules { must: &[("force", "true"), ("v", "true")], may: &[("link", "false")], free: &[] };
 
-/// The filter for containers of this program.
+/// The filter for containers and volumes of this program.
 const OURS: &str = r#"{"label":["app=llm-sandbox"]}"#;
 
 struct Query(Vec<(String, String)>);
@@ -236,6 +243,7 @@ mod tests {
     use super::*;
 
     const IMAGE: &str = "registry:5000/own/llm-sandbox:latest";
+    const OWN_FILTERS: &str = "filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D";
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     fn read(method: &str, target: &str) -> Option<Request> {
@@ -249,7 +257,7 @@ mod tests {
     #[test]
     fn what_the_server_asks_is_understood() {
         let id = || ContainerId::parse(ID).expect("valid");
-        let ours = "all=true&size=false&filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D";
+        let ours = format!("all=true&size=false&{OWN_FILTERS}");
         let attach = "logs=false&stream=true&stdin=true&stdout=true&stderr=true";
         for (method, target, request) in [
             ("GET", "/_ping".to_owned(), Request::Ping),
@@ -263,6 +271,7 @@ mod tests {
             ),
             ("GET", format!("/containers/json?{ours}"), Request::List),
             ("POST", "/volumes/create".into(), Request::EmptyVolume),
+            ("POST", format!("/volumes/prune?{OWN_FILTERS}"), Request::UnusedVolumes),
             ("POST", "/containers/create?name=x&platform=".into(), Request::Create("x".into())),
             ("POST", format!("/containers/{ID}/attach?{attach}"), Request::Attach(id())),
             ("POST", format!("/containers/{ID}/wait?condition=removed"), Request::Wait(id())),
@@ -342,6 +351,9 @@ mod tests {
             ("POST", "/grpc".into()),
             ("POST", "/commit?container=x".into()),
             ("GET", "/volumes".into()),
+            ("POST", "/volumes/prune".into()),
+            ("POST", format!("/volumes/prune?all=true&{OWN_FILTERS}")),
+            ("DELETE", "/volumes/x".into()),
             ("POST", "/networks/create".into()),
             ("POST", "/plugins/pull?remote=x".into()),
             ("POST", "/swarm/init".into()),
@@ -360,6 +372,8 @@ mod tests {
             "/v1.45",
             "/containers",
             "/json",
+            "/volumes",
+            "/prune",
             "/create",
             "/attach",
             "/wait",
@@ -381,7 +395,7 @@ mod tests {
             "stdin=true",
             "stdout=true",
             "stderr=true",
-            "filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D",
+            OWN_FILTERS,
             "/registry:5000/own/llm-sandbox:latest",
             "/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
         ]);
@@ -392,7 +406,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn whatever_is_asked_the_engine_hears_one_of_thirteen_requests(
+        fn whatever_is_asked_the_engine_hears_one_of_fourteen_requests(
             method in select(vec!["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH"]),
             parts in prop::collection::vec(part(), 0..9),
         ) {
@@ -407,7 +421,12 @@ mod tests {
             let expected = match &*shape {
                 "/_ping" | "/version" | "/info" | "/images/IMAGE/json" | "/containers/ID/start"
                 | "/containers/ID/exec" | "/exec/ID/start" => "",
-                "/containers/json" => "all=true&filters=%7B%22label%22%3A%5B%22app%3Dllm-sandbox%22%5D%7D",
+                "/containers/json" => {
+                    prop_assert_eq!(query, format!("all=true&{OWN_FILTERS}"));
+                    query
+                }
+                "/volumes/create" => "",
+                "/volumes/prune" => OWN_FILTERS,
                 "/containers/ID/attach" => "stream=true&stdin=true&stdout=true&stderr=true",
                 "/containers/ID/wait" => "condition=removed",
                 "/containers/ID" => "force=true&v=true",

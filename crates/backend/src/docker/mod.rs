@@ -18,7 +18,7 @@ use bollard::{
     exec::{CreateExecOptions, StartExecResults},
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
-        RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+        PruneVolumesOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
     },
 };
 use bytes::Bytes;
@@ -280,8 +280,7 @@ impl Docker {
 
     async fn found(&self) -> Result<Vec<ListedSandbox>, BackendError> {
         let Connection { engine, .. } = self.connection().await?;
-        let filters = HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])]);
-        let list = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let list = ListContainersOptionsBuilder::default().all(true).filters(&ours()).build();
         let all = engine.list_containers(Some(list)).await.map_err(|error| self.explain(error))?;
         Ok(all.into_iter().filter_map(found::found).collect())
     }
@@ -299,6 +298,11 @@ impl Docker {
     fn explain(&self, error: bollard::errors::Error) -> BackendError {
         engine::explain(error, &self.image)
     }
+}
+
+/// The filter for containers and volumes of this program.
+fn ours() -> HashMap<&'static str, Vec<String>> {
+    HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])])
 }
 
 /// Adds to the error of a container that did not start that its datasets may be the reason.
@@ -355,6 +359,18 @@ impl Backend for Docker {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<ListedSandbox>, BackendError>> {
         self.found().boxed()
+    }
+
+    /// An engine that was killed forgets to which container a volume belonged.
+    fn remove_unused_volumes(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Ok(Connection { engine, .. }) = self.connection().await else { return };
+            let options = PruneVolumesOptionsBuilder::default().filters(&ours()).build();
+            // Without the filter `all` only anonymous volumes, and so not the empty one.
+            if let Err(error) = self.in_time(engine.prune_volumes(Some(options))).await {
+                tracing::debug!(%error, "sweep: failed to remove unused volumes");
+            }
+        })
     }
 
     fn remove(&self, id: String) -> BoxFuture<'_, Result<(), BackendError>> {
