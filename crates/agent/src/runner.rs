@@ -331,7 +331,7 @@ impl Worker {
         if !has_removed {
             return ended;
         }
-        let told = "\nsandbox: files that were too large were removed\n";
+        let told = "\nsandbox: files beyond the limit were removed\n";
         job.outputs.push(Stream::Stderr, told.as_bytes());
         ended.map(|ended| Ended { end: End::Signaled { signal: Signal::SIGXFSZ as i32 }, ..ended })
     }

@@ -13,7 +13,7 @@
 //! ahead of writing ([`Confine::apply`](crate::confine::Confine::apply)), so that it is filled no faster than memory is.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -43,6 +43,9 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// A run is ended when less than this part of the limit is left, or this many bytes.
 const MARGIN: (u64, u64) = (50, 64 << 20);
 
+/// Rounds in which files beyond the limit are removed.
+const ROUNDS: u32 = 16;
+
 /// Bytes that may be hidden: as much as others may write to the same disk meanwhile.
 const HIDEABLE: u64 = 64 << 20;
 
@@ -68,10 +71,10 @@ struct State {
     found: Usage,
     /// Bytes of all files and free bytes of the file system together, when nothing new was hidden.
     seen: u64,
-    /// The time in this run since which processes may hide something.
+    /// The time since which processes may hide something.
     unseen: Option<Instant>,
-    /// Bytes that they hide.
-    hidden: u64,
+    /// Bytes that the file system has lost since then during runs, beyond the files that were found.
+    lost: u64,
     /// Whether a run goes on. Between runs only others write to the file system.
     is_run: bool,
 }
@@ -134,7 +137,7 @@ impl Space {
 
     /// Adds up all files, and what is hidden.
     fn measure(&self) -> Usage {
-        let State { used, uploads, found, seen, unseen, hidden, is_run } = &mut *self.state();
+        let State { used, uploads, found, seen, unseen, lost, is_run } = &mut *self.state();
         // Before the files, so that what is written meanwhile does not look as if it were hidden.
         let free = self.free().bytes;
         // If a program moves folders all the time, nothing new is known.
@@ -145,17 +148,19 @@ impl Space {
         });
         let bytes = found.bytes + uploads.values().sum::<u64>();
         if is_all {
-            (*seen, *unseen, *hidden) = (free + bytes, None, 0);
+            (*seen, *unseen, *lost) = (free + bytes, None, 0);
         } else if *is_run {
             // Files that were found have not grown by as much as the file system has lost.
-            let lost = seen.saturating_sub(free + bytes);
-            if unseen.get_or_insert_with(Instant::now).elapsed() >= INTERVAL {
-                *hidden = if lost > HIDEABLE { lost } else { 0 };
-            }
+            *lost = seen.saturating_sub(free + bytes);
         } else {
-            (*seen, *unseen) = (free + bytes + *hidden, None);
+            *seen = free + bytes + *lost;
         }
-        *used = Usage { bytes: bytes + *hidden, ..*found };
+        let is_long = unseen.is_some_and(|since| since.elapsed() >= INTERVAL);
+        if !is_all {
+            unseen.get_or_insert_with(Instant::now);
+        }
+        let hidden = if is_long && *lost > HIDEABLE { *lost } else { 0 };
+        *used = Usage { bytes: bytes + hidden, ..*found };
         *used
     }
 
@@ -179,20 +184,40 @@ impl Space {
     }
 
     fn remove_excess(&self, before: &Snapshot) -> bool {
-        if self.measure().bytes <= self.max.bytes {
+        let mut used = self.measure();
+        if is_within(used, self.max) {
             return false;
         }
         let mut written = tree::changed(before, tree::snapshot(&self.root));
         written.sort_by_key(|entry| entry.stamp.size);
-        while let Some(entry) = written.pop() {
-            let _ = tree::remove_file(&self.root, &entry.path);
-            if self.measure().bytes <= self.max.bytes {
+        let mut written = VecDeque::from(written);
+        // Some files have other names or are open, so that removing them frees nothing: twice as many in each round.
+        for round in 0..ROUNDS {
+            let [mut bytes, mut files] =
+                [(used.bytes, self.max.bytes), (used.files, self.max.files)]
+                    .map(|(used, max)| used.saturating_sub(max).saturating_mul(1 << round));
+            while bytes > 0 || files > 0 {
+                // Of bytes the largest files, of names the smallest.
+                let next = if bytes > 0 { written.pop_back() } else { written.pop_front() };
+                let Some(entry) = next else { break };
+                let _ = tree::remove_file(&self.root, &entry.path);
+                bytes = bytes.saturating_sub(entry.stamp.size);
+                files = files.saturating_sub(1);
+            }
+            used = self.measure();
+            if is_within(used, self.max) {
                 return true;
             }
+            if written.is_empty() {
+                break;
+            }
         }
-        // The rest has names that are not listed.
-        let _ = tree::empty(&self.root);
-        self.measure();
+        // The rest are folders, links and files with names that are not listed.
+        let _ = tree::keep_only(&self.root, before);
+        if !is_within(self.measure(), self.max) {
+            let _ = tree::empty(&self.root);
+            self.measure();
+        }
         true
     }
 

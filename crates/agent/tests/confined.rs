@@ -158,6 +158,11 @@ def rest():
             "held = []\nfor _ in range(100):\n    with piece() as file: held.append(mmap.mmap(file.fileno(), 0))\nrest()",
         ),
         (
+            "that a process runs",
+            // Fewer bytes than may be hidden: they are found.
+            "import shutil\nfor n in range(3):\n    shutil.copy('/bin/sleep', 's')\n    with open('s', 'ab', 0) as file: file.write(bytes(8_000_000))\n    os.chmod('s', 0o700); subprocess.Popen(['./s', '30']); os.remove('s')\nrest()",
+        ),
+        (
             "on its way through a socket",
             "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nheld = []\nfor _ in range(100):\n    a, b = socket.socketpair()\n    held += [a, b]\n    with piece() as file: socket.send_fds(a, [b'x'], [file.fileno()])\nrest()",
         ),
@@ -179,6 +184,46 @@ def rest():
             "{way}: {:?} {said}",
             done.end
         );
+    }
+}
+
+#[test]
+fn what_cells_hide_adds_up() {
+    let mut agent = Agent::spawn_with(&["--max-bytes", "100000000"]);
+    agent.greet(600_000);
+    let (done, said) = agent.cell(1, "import mmap, os\nheld = []");
+    assert_eq!(done.end, End::Exited { code: 0 }, "{said}");
+    let hide = "file = open('x', 'w+b', 0)\nfile.write(bytes(40_000_000))\n\
+                held.append(mmap.mmap(file.fileno(), 4096)); file.close(); os.remove('x')";
+    let ended = (2..12).find(|call| {
+        let (done, _) = agent.cell(*call, hide);
+        done.end == End::Signaled { signal: Signal::SIGXFSZ as i32 }
+    });
+    assert!(ended.is_some_and(|call| call <= 5), "{ended:?}");
+}
+
+#[test]
+fn a_run_that_was_faster_than_the_limit_of_files_leaves_no_more_than_that() {
+    let mut agent = Agent::spawn_with(&["--max-bytes", "20000000", "--max-inodes", "100"]);
+    agent.greet(600_000);
+    let (done, said) = run(&mut agent, 1, "open('kept', 'w').write('x')");
+    assert_eq!(done.end, End::Exited { code: 0 }, "{said}");
+    let names = |agent: &Agent| -> Vec<_> {
+        let all = std::fs::read_dir(agent.folder.path().join("data")).unwrap();
+        all.map(|entry| entry.unwrap().file_name()).collect()
+    };
+    for (call, make) in [
+        (2, "open(f'{n}', 'w').close()"),
+        (3, "os.link('kept', f'{n}')"),
+        (4, "os.mkdir(f'{n}')"),
+        (5, "os.symlink('kept', f'{n}')"),
+    ] {
+        let code = format!("import os\nfor n in range(1000): {make}");
+        let (done, said) = run(&mut agent, call, &code);
+        let is_ended = done.end == End::Signaled { signal: Signal::SIGXFSZ as i32 };
+        assert!(is_ended, "{make}: {:?} {said}", done.end);
+        let left = names(&agent);
+        assert!(left.len() <= 100 && left.contains(&"kept".into()), "{make}: {}", left.len());
     }
 }
 

@@ -229,6 +229,38 @@ pub fn empty(root: &OwnedFd) -> nix::Result<()> {
     Ok(())
 }
 
+/// Removes everything but these files, and the folders that they are in.
+///
+/// # Errors
+///
+/// If a folder cannot be read. It is no error if something cannot be removed.
+pub fn keep_only(root: &OwnedFd, keep: &Snapshot) -> nix::Result<()> {
+    keep_only_beneath(root, "", keep)
+}
+
+fn keep_only_beneath(folder: &OwnedFd, parents: &str, keep: &Snapshot) -> nix::Result<()> {
+    for name in names(folder)? {
+        let path = format!("{parents}{}", name.to_string_lossy());
+        if keep.contains_key(&path) || unlinkat(folder, &*name, UnlinkatFlags::NoRemoveDir).is_ok()
+        {
+            continue;
+        }
+        let Ok(inner) = enter(folder, &name) else { continue };
+        let beneath = format!("{path}/");
+        let has_some = keep
+            .range(beneath.clone()..)
+            .next()
+            .is_some_and(|(path, _)| path.starts_with(&beneath));
+        if has_some {
+            keep_only_beneath(&inner, &beneath, keep)?;
+        } else {
+            empty(&inner)?;
+            let _ = unlinkat(folder, &*name, UnlinkatFlags::RemoveDir);
+        }
+    }
+    Ok(())
+}
+
 /// Reads the names in a folder, one at a time.
 fn names(folder: &OwnedFd) -> nix::Result<impl Iterator<Item = CString>> {
     let entries = Dir::openat(folder, ".", FOLDER, Mode::empty())?.into_iter();

@@ -18,17 +18,20 @@ use crate::{beneath::FOLDER, tree};
 /// Bytes of a block, in which `st_blocks` counts.
 const BLOCK: u64 = 512;
 
+/// Bytes of a folder with few names, which are not counted for an area's own folder.
+const EMPTY_FOLDER: u64 = 4096;
+
 /// The room that files take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes: of each file its length or its blocks, whichever is more, so that a sparse file counts as if it were
     /// written.
     pub bytes: u64,
-    /// Files, folders, links and everything else that has an inode.
+    /// Names of files, folders, links and everything else, and open files without a name.
     pub files: u64,
 }
 
-/// Adds up the room that files take. Counts each once, whatever number of names or descriptors it has.
+/// Adds up the room that files take. Counts the bytes of each once, whatever number of names or descriptors it has.
 #[derive(Debug)]
 pub struct Tally {
     device: u64,
@@ -38,15 +41,16 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds up everything beneath a folder, without the folder itself.
+    /// Adds up everything beneath a folder. Of the folder itself only counts what many names have made it larger.
     ///
     /// A folder that its owner may not read is first made readable: a program must not be able to hide files.
     ///
     /// # Errors
     /// If a program moves or removes folders meanwhile, so that some were not counted.
     pub fn of(root: &OwnedFd) -> nix::Result<Self> {
-        let device = fstat(root)?.st_dev;
-        let mut tally = Self { device, seen: HashSet::new(), usage: Usage::default() };
+        let stat = fstat(root)?;
+        let usage = Usage { bytes: bytes_of(&stat).saturating_sub(EMPTY_FOLDER), files: 0 };
+        let mut tally = Self { device: stat.st_dev, seen: HashSet::new(), usage };
         tally.walk(root)?;
         Ok(tally)
     }
@@ -67,12 +71,13 @@ impl Tally {
         let has_other_names = stat.st_nlink > 1 && tree::file_type(stat) != SFlag::S_IFDIR;
         if !has_other_names || self.seen.insert(stat.st_ino) {
             self.count(stat);
+        } else {
+            self.usage.files += 1;
         }
     }
 
     fn count(&mut self, stat: &FileStat) {
-        let [len, blocks] = [stat.st_size, stat.st_blocks].map(|it| u64::try_from(it).unwrap_or(0));
-        self.usage.bytes = self.usage.bytes.saturating_add(len.max(blocks.saturating_mul(BLOCK)));
+        self.usage.bytes = self.usage.bytes.saturating_add(bytes_of(stat));
         self.usage.files += 1;
     }
 
@@ -128,6 +133,12 @@ impl Tally {
     }
 }
 
+/// The length of a file or its blocks, whichever is more.
+fn bytes_of(stat: &FileStat) -> u64 {
+    let [len, blocks] = [stat.st_size, stat.st_blocks].map(|it| u64::try_from(it).unwrap_or(0));
+    len.max(blocks.saturating_mul(BLOCK))
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -152,12 +163,12 @@ mod tests {
         let one = usage(&dir);
         assert!((100_000..200_000).contains(&one.bytes) && one.files == 1, "{one:?}");
         fs::hard_link(at("a"), at("b")).expect("linked");
-        assert_eq!(usage(&dir), one, "two names, one file");
+        assert_eq!(usage(&dir), Usage { files: 2, ..one }, "two names, one content");
         File::create(at("sparse")).and_then(|file| file.set_len(1 << 40)).expect("made");
         let sparse = usage(&dir);
-        assert_eq!((sparse.bytes, sparse.files), (one.bytes + (1 << 40), 2));
+        assert_eq!((sparse.bytes, sparse.files), (one.bytes + (1 << 40), 3));
         symlink("/", at("link")).expect("linked");
-        assert_eq!(usage(&dir).files, 3);
+        assert_eq!(usage(&dir).files, 4);
     }
 
     #[test]

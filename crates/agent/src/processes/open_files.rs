@@ -43,6 +43,12 @@ fn ended(error: io::Error) -> io::Result<bool> {
 
 fn add_of_process(tally: &mut Tally, pid: i32, deleted: &str) -> io::Result<bool> {
     let (mut all, mut last) = (true, None);
+    // A program that runs needs no descriptor, and can unmap its own file.
+    match stat(&*format!("/proc/{pid}/exe")) {
+        Ok(stat) => tally.add_open(&stat),
+        Err(Errno::ENOENT | Errno::ESRCH) => {}
+        Err(error) => return Err(error.into()),
+    }
     // Threads can have descriptors of their own.
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?.path();
