@@ -59,10 +59,12 @@ pub enum Error {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The message is so long that it was not even read. Only an upload can be that long.
+    /// The file is too large for a message, which may be so long that it was not even read.
     MessageTooLarge {
-        /// Limit of a file, in bytes.
+        /// Limit of a file in a message, in bytes.
         limit: u64,
+        /// Limit of any file, in bytes.
+        most: u64,
     },
     /// The code is over the limit.
     CodeTooLarge {
@@ -271,7 +273,14 @@ impl fmt::Display for Error {
                  (docs/larger-data.md).",
                 human_size(*limit)
             ),
-            Self::MessageTooLarge { limit } => write!(
+            Self::MessageTooLarge { limit, most } if limit < most => write!(
+                f,
+                "A file in a message may have at most {limit} bytes ({}). Nothing was written. Call upload_file \
+                 without content and send the file to its upload_url, which takes up to {}.",
+                human_size(*limit),
+                human_size(*most)
+            ),
+            Self::MessageTooLarge { limit, .. } => write!(
                 f,
                 "The message is larger than any valid call; a file may have at most {limit} bytes \
                  ({}). Nothing was written. Upload it compressed or only what is needed of it. The operator can \
@@ -448,7 +457,7 @@ mod tests {
             too_large(Some(10_000_000)),
             too_large(None),
             Error::UploadTooLarge { size_bytes: 60_000_000, limit: 50_000_000 },
-            Error::MessageTooLarge { limit: 50_000_000 },
+            Error::MessageTooLarge { limit: 50_000_000, most: 50_000_000 },
             Error::CodeTooLarge { size_bytes: 100_001, limit: 100_000 },
             Error::QuotaExceeded(256_000_000),
             Error::SessionNotFound(named.clone()),

@@ -32,8 +32,9 @@ pub(super) async fn mcp(State(shared): State<Shared>, request: Request) -> Resul
     let principal = shared.access.principal(request.headers())?;
     let max = service.longest_request();
     let too_large = || {
-        let limit = shared.sessions.config().max_message_upload();
-        ApiError::Failed(Error::MessageTooLarge { limit })
+        let config = shared.sessions.config();
+        let (limit, most) = (config.max_message_upload(), config.max_upload);
+        ApiError::Failed(Error::MessageTooLarge { limit, most })
     };
     let length = request.headers().typed_get::<ContentLength>();
     let length = length.map(|ContentLength(length)| usize::try_from(length).unwrap_or(usize::MAX));

@@ -51,6 +51,26 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Folders whose files are not data but reports of the system, such as the settings of this very process.
 const SYSTEM_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+/// Folders that are no dataset if a client names them, nor any folder beneath them.
+const SYSTEM_ROOTS: [&str; 12] = [
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/run",
+    "/sbin",
+    "/usr",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/spool",
+];
+
+/// Folders that are no dataset if a client names them, though folders beneath them may be.
+const WIDE_ROOTS: [&str; 9] =
+    ["/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var/tmp", "/Users"];
+
 /// Name of the question for roots, as a client may get several questions at once.
 const QUESTION: &str = "roots";
 
@@ -127,20 +147,20 @@ fn set(services: &Services, roots: &[PathBuf]) -> bool {
     if !sessions.config().mount_roots {
         return false;
     }
-    let is_news = sessions.host().set_roots(datasets(roots));
+    let is_news = sessions.host().set_roots(datasets(roots, &sessions.config().own_places));
     services.roots.mounted.store(true, Ordering::Release);
     is_news
 }
 
-/// The datasets of roots, each with the name of its folder.
-fn datasets(roots: &[PathBuf]) -> Vec<Arc<Dataset>> {
+/// The datasets of roots, each with the name of its folder. A root with a file of the server's `own` is none.
+fn datasets(roots: &[PathBuf], own: &[PathBuf]) -> Vec<Arc<Dataset>> {
     let mut all: Vec<Arc<Dataset>> = vec![];
-    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let home = std::env::var_os("HOME").map(|home| real(Path::new(&home)));
     for root in roots {
-        let danger = match dataset_danger(root) {
-            None if home.as_ref() == Some(root) => Some("is the home of a person"),
-            danger => danger,
-        };
+        let danger =
+            dataset_danger(&real(root)).or_else(|| root_danger(&real(root), home.as_deref()));
+        let has_own = || own.iter().any(|own| real(own).starts_with(real(root)));
+        let danger = danger.or_else(|| has_own().then_some("has a file of the server's own"));
         if let Some(why) = danger {
             tracing::warn!(root = %root.display(), "a root of the client is no dataset: it {why}");
             continue;
@@ -160,6 +180,29 @@ fn datasets(roots: &[PathBuf]) -> Vec<Arc<Dataset>> {
         all.push(Arc::new(Dataset { name, source, description }));
     }
     all
+}
+
+/// A path with its links resolved, if it exists.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Why a folder that an operator may name is no dataset if a client names it: a predicate, to follow the path.
+fn root_danger(root: &Path, home: Option<&Path>) -> Option<&'static str> {
+    if SYSTEM_ROOTS.iter().any(|folder| root.starts_with(folder)) {
+        return Some("is a folder of the system");
+    }
+    if WIDE_ROOTS.iter().any(|folder| root == Path::new(folder)) {
+        return Some("has the files of several persons or programs");
+    }
+    if root.parent() == Some(Path::new("/home")) || home.is_some_and(|home| home.starts_with(root))
+    {
+        return Some("is or has the home of a person");
+    }
+    let home = home?;
+    let within = root.strip_prefix(home).ok()?.components().next()?;
+    let is_hidden = within.as_os_str().as_encoded_bytes().starts_with(b".");
+    is_hidden.then_some("has settings and keys of a person")
 }
 
 /// Asks a client whose roots have changed, if descriptions of tools depend on them.
@@ -406,6 +449,39 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
+
+    #[test]
+    fn no_folder_of_the_system_and_no_home_is_a_dataset() {
+        let home = Some(Path::new("/home/ann"));
+        let danger = |path: &str| {
+            let path = Path::new(path);
+            dataset_danger(path).or_else(|| root_danger(path, home)).is_some()
+        };
+        for bad in [
+            "/",
+            "/etc",
+            "/etc/ssh",
+            "/usr/bin",
+            "/boot",
+            "/home",
+            "/home/ann",
+            "/home/ann/.ssh",
+            "/tmp",
+            "/opt",
+            "/srv",
+            "/var/log/app",
+            "/proc/1",
+            "/run/user",
+            "/root",
+        ] {
+            assert!(danger(bad), "{bad}");
+        }
+        for good in
+            ["/home/ann/work", "/home/ann/a/.b", "/srv/sales", "/tmp/x", "/workspace", "/root/work"]
+        {
+            assert!(!danger(good), "{good}");
+        }
+    }
 
     #[test]
     fn only_files_within_the_roots_are_opened_links_resolved() {

@@ -111,7 +111,7 @@ struct Stdio<R, W> {
     input: R,
     output: Output<W>,
     limit: usize,
-    max_upload: u64,
+    max_upload: (u64, u64),
     /// Cancelled at the end of input.
     ended: CancellationToken,
     /// Bytes that were read and are not yet part of a line.
@@ -168,7 +168,7 @@ where
             input,
             output: Arc::new(Mutex::new(Some(FramedWrite::new(output, Codec::default())))),
             limit: longest_message(config),
-            max_upload: config.max_message_upload(),
+            max_upload: (config.max_message_upload(), config.max_upload),
             ended,
             read: BytesMut::new(),
             line: Line::default(),
@@ -334,8 +334,8 @@ impl Line {
         }
     }
 
-    /// The meaning of the line, which is complete. Files may have at most `max_upload` bytes.
-    fn finish(self, max_upload: u64) -> Received {
+    /// The meaning of the line, which is complete. `max_upload` are the limits of a file in a message and of any file.
+    fn finish(self, max_upload: (u64, u64)) -> Received {
         let line = match self {
             Self::TooLong { start, end } => {
                 return answered(Fault::TooLong, [&start, &end], max_upload);
@@ -383,13 +383,14 @@ fn is_json(line: &[u8]) -> bool {
 
 /// The answer to the request whose line has these edges. A line without an id counts as a notification, which has no
 /// answer; if the line cannot be read, it gets an answer without an id.
-fn answered(fault: Fault, edges: [&[u8]; 2], max_upload: u64) -> Received {
+fn answered(fault: Fault, edges: [&[u8]; 2], max_upload: (u64, u64)) -> Received {
     let id = edges.into_iter().find_map(|edge| id_in(&String::from_utf8_lossy(edge)));
     let error = match (fault, &id) {
         (Fault::TooLong | Fault::TooComplex, None) => return Received::Ignored,
         (Fault::TooLong, Some(id)) => {
             // Only an upload can be that long, and clients show a model the error of a tool best.
-            let error = Error::MessageTooLarge { limit: max_upload };
+            let (limit, most) = max_upload;
+            let error = Error::MessageTooLarge { limit, most };
             tracing::info!(outcome = error.code(), "message refused");
             let result = ServerResult::CallToolResult(failure(&error));
             return Received::Answered(Box::new(JsonRpcMessage::response(result, id.clone())));

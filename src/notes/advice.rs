@@ -150,8 +150,8 @@ impl Advice {
             }
             Self::OutOfMemory => {
                 "Work on less at a time: fewer columns (usecols), parts of the file (chunksize), DuckDB on a CSV \
-                 or Parquet file, or openpyxl with read_only=True on a workbook. Files in /mnt/data and /tmp take \
-                 memory too."
+                 or Parquet file, or openpyxl with read_only=True on a workbook. Files in /tmp take memory too, \
+                 and those in /mnt/data unless they are on disk."
             }
         }
     }

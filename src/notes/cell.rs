@@ -13,6 +13,9 @@ use protocol::message::{CellState, Names, RuntimeName};
 
 use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 
+/// The signal by which a run ends whose files take too much space: SIGXFSZ.
+const NO_SPACE: i32 = 25;
+
 /// The observations of a cell from which notes are made.
 #[derive(Debug)]
 pub(crate) struct SeenCell<'a> {
@@ -242,6 +245,11 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
                                Do the work in smaller steps, or use NumPy and pandas instead of loops."
             .into(),
         Outcome::Cancelled => "The code was stopped because the call was cancelled.".into(),
+        Outcome::Killed if seen.signal == Some(NO_SPACE) => {
+            "The code was stopped because its files took more space than there may be: write less, or remove \
+             files first."
+                .into()
+        }
         Outcome::Killed if !is_kept => format!(
             "The code ended its interpreter by signal {}, as a crash in a library does: do it in another \
              way.",

@@ -1,9 +1,9 @@
-//! Datasets of the settings, and the callers that may read each. Pure.
+//! Datasets of the settings, and the callers that may read each. Pure, but that links are resolved.
 
 use std::{path::PathBuf, sync::Arc};
 
 use model::{Dataset, DatasetName, DatasetSource, Principal, text::quoted};
-use sandbox_container::dataset_folder;
+use sandbox_container::{dataset_danger, dataset_folder};
 
 use super::{
     Config,
@@ -130,7 +130,7 @@ pub(super) fn listed(_: &Row, value: &str) -> Result<Option<Vec<Listed>>, Mistak
 pub(super) fn own_places(reader: &Reader, read: [&Option<PathBuf>; 2]) -> Vec<PathBuf> {
     let set = OWN_PLACES.iter().filter_map(|row| reader.value(row)).map(PathBuf::from);
     let all = set.chain(read.into_iter().flatten().cloned());
-    all.filter(|path| path.is_absolute()).collect()
+    all.filter_map(|path| std::path::absolute(path).ok()).collect()
 }
 
 /// Checks the path of a dataset's folder.
@@ -159,7 +159,13 @@ impl Config {
         }
         for dataset in self.datasets.all() {
             let DatasetSource::Folder(folder) = &dataset.source else { continue };
-            if let Some(own) = self.own_places.iter().find(|own| own.starts_with(folder)) {
+            // If it is on this machine, it may be a link.
+            let real = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+            if let Some(why) = dataset_danger(&real) {
+                mistakes.push(format!("{variable}: {}: {} {why}", dataset.name, real.display()));
+            }
+            let is_within = |own: &&PathBuf| own.starts_with(folder) || own.starts_with(&real);
+            if let Some(own) = self.own_places.iter().find(is_within) {
                 mistakes.push(format!(
                     "{variable}: {} has {}, which is the server's own",
                     dataset.name,

@@ -51,7 +51,7 @@ macro_rules! settings {
             pub env_file: Option<PathBuf>,
             /// The path of the settings file that was read, if there was one.
             pub file: Option<PathBuf>,
-            /// The files and folders of the server's own, as far as their paths are absolute.
+            /// The absolute paths of the files and folders of the server's own.
             pub own_places: Vec<PathBuf>,
             /// Remarks about values of the settings file that have no effect.
             pub remarks: Vec<String>,

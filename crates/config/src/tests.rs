@@ -24,8 +24,8 @@ fn the_table_has_every_setting_with_its_default() {
     let vars = table::rows().map(|row| (row.name.to_owned(), row.default.to_owned()));
     let config = Config::parse(vars).expect("valid, and none is unknown");
     let log_file = LogFile::At("logs/sandbox.log".into());
-    let given = config.given.clone();
-    assert_eq!(config, Config { log_file, given, ..Config::default() });
+    let (given, own_places) = (config.given.clone(), config.own_places.clone());
+    assert_eq!(config, Config { log_file, given, own_places, ..Config::default() });
 }
 
 #[test]

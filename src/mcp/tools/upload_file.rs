@@ -114,20 +114,29 @@ impl Tool for UploadFile {
         let target = Target { given, path, existing };
         let config = call.services.sessions.config();
         let (limit, most) = (config.max_message_upload(), config.max_upload);
+        let in_message = |error| match error {
+            Error::UploadTooLarge { limit, .. } if limit < most => {
+                Error::MessageTooLarge { limit, most }
+            }
+            error => error,
+        };
         let content = match (content_base64, text, local_path) {
             (None, None, None) => return target.upload_url(call, log).await,
             (Some(base64), None, None) => {
                 if let Some(whole) = call.long_text(&base64) {
-                    whole.base64(limit)?
+                    whole.base64(limit).map_err(in_message)?
                 } else {
                     let bytes = decode_whole(&base64)?;
-                    within(bytes.len() as u64, limit)?;
+                    within(bytes.len() as u64, limit).map_err(in_message)?;
                     bytes.into()
                 }
             }
             (None, Some(text), None) => match call.long_text(&text) {
-                Some(whole) => whole.text(limit)?,
-                None => within(text.len() as u64, limit).map(|()| text.into_bytes().into())?,
+                Some(whole) => whole.text(limit).map_err(in_message)?,
+                None => {
+                    within(text.len() as u64, limit).map_err(in_message)?;
+                    text.into_bytes().into()
+                }
             },
             (None, None, Some(_)) if call.services.transport == Transport::Http => {
                 return Err(Error::InvalidArgument(
