@@ -6,7 +6,7 @@ use model::{Dataset, DatasetName, DatasetSource, Principal, text::quoted};
 use sandbox_container::{dataset_danger, dataset_folder};
 
 use super::{
-    Config,
+    Config, Engine,
     reader::Reader,
     setting::{Mistaken, Row},
     table,
@@ -158,7 +158,13 @@ impl Config {
             mistakes.push(format!("{variable}: {name} has no path; write {name}=/its/folder"));
         }
         for dataset in self.datasets.all() {
-            let DatasetSource::Folder(folder) = &dataset.source else { continue };
+            let DatasetSource::Folder(folder) = &dataset.source else {
+                if matches!(self.engine, Engine::Docker | Engine::Wasm) {
+                    let why = "is a volume, which only pods on Kubernetes have; give it a path";
+                    mistakes.push(format!("{variable}: {} {why}", dataset.name));
+                }
+                continue;
+            };
             // If it is on this machine, it may be a link.
             let real = folder.canonicalize().unwrap_or_else(|_| folder.clone());
             if let Some(why) = dataset_danger(&real) {

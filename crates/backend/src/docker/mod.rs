@@ -10,7 +10,7 @@ mod engine;
 mod found;
 mod owner;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bollard::{
     Docker as Engine,
@@ -23,7 +23,7 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use model::DatasetSource;
+use model::{Dataset, DatasetSource};
 use parking_lot::Mutex;
 use sandbox_container::{
     APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, View, create_body, empty_volume,
@@ -305,12 +305,22 @@ fn ours() -> HashMap<&'static str, Vec<String>> {
     HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])])
 }
 
-/// Adds to the error of a container that did not start that its datasets may be the reason.
+/// Replaces the error of a container that did not start because the folder of a dataset cannot be mounted. Callers need
+/// not know the paths in the engine's message.
 fn explain_start(error: BackendError, spec: &Spec) -> BackendError {
-    if spec.datasets.is_empty() {
-        return error;
-    }
-    error.with_fix("`llm-sandbox doctor` says whether the folders of its datasets are there.")
+    let (message, _) = error.parts();
+    let is_reason = |dataset: &&Arc<Dataset>| match &dataset.source {
+        DatasetSource::Folder(path) | DatasetSource::Root(path) => {
+            message.contains("mount") && message.contains(&*path.to_string_lossy())
+        }
+        DatasetSource::Volume(_) => false,
+    };
+    let Some(dataset) = spec.datasets.iter().find(is_reason) else { return error };
+    let text =
+        format!("The folder of the dataset {} cannot be used: it may be missing.", dataset.name);
+    BackendError::new(Kind::Refused, text)
+        .with_fix("`llm-sandbox doctor` says what is wrong with it.")
+        .caused_by(error)
 }
 
 /// Resolves when the container is removed. Retries for as long as the engine cannot be asked.

@@ -75,11 +75,14 @@ impl Found<'_> {
             }
             ("callers", Node::List(items)) => {
                 let names = items.into_iter().map(|item| match item.value {
-                    Node::Text(name) => Principal::named(&name)
-                        .ok_or_else(|| format!("{} is no name of a caller", quoted(&name))),
+                    Node::Text(name) => caller(&name),
                     _ => Err("a name of a caller is no text".to_owned()),
                 });
                 read.callers = Some(names.collect::<Result<_, _>>()?);
+            }
+            ("callers", Node::Text(names)) => {
+                let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+                read.callers = Some(names.map(caller).collect::<Result<_, _>>()?);
             }
             (_, Node::Text(text)) => {
                 let text = resolved(false, text, self.path)?;
@@ -90,7 +93,6 @@ impl Found<'_> {
                     }
                     "path" => read.source = Some(DatasetSource::Folder(folder(&text)?)),
                     "description" => read.description = description(text)?,
-                    "callers" => return Err("callers is no list of names".into()),
                     "volume" => return Err("volume is no mapping".into()),
                     other => {
                         return Err(format!(
@@ -100,6 +102,7 @@ impl Found<'_> {
                     }
                 }
             }
+            ("callers", _) => return Err("callers is no text and no list of names".into()),
             (other, _) => return Err(format!("{other} is no text")),
         }
         Ok(())
@@ -122,4 +125,8 @@ impl Found<'_> {
             }
         })
     }
+}
+
+fn caller(name: &str) -> Result<Principal, String> {
+    Principal::named(name).ok_or_else(|| format!("{} is no name of a caller", quoted(name)))
 }

@@ -120,7 +120,7 @@ datasets:
   - name: sales
     path: /srv/exports
     description: Monthly exports
-    callers: [ann, bob]
+    callers: ann, bob
   - name: lake
     volume: { persistentVolumeClaim: { claimName: lake } }
     callers: [ann]
@@ -144,9 +144,9 @@ datasets:
 
 #[test]
 fn all_mistakes_of_a_dataset_are_told() {
-    let text = "datasets:\n  - { name: a/b, path: /proc/1, desc: x, callers: ann }\n";
+    let text = "datasets:\n  - { name: a/b, path: /proc/1, desc: x, callers: { a: ann } }\n";
     let mistakes = with_callers(text).unwrap_err();
-    let told = ["no name of a dataset", "folder of the system", "no key \"desc\"", "no list"];
+    let told = ["no name of a dataset", "folder of the system", "no key \"desc\"", "callers is no text"];
     for what in told {
         assert!(mistakes.contains(what), "{what}: {mistakes}");
     }
@@ -157,7 +157,11 @@ fn all_mistakes_of_a_dataset_are_told() {
         ("datasets: { a: /a }", "is not a list"),
         ("files: { datasets: [a] }", "a has no path"),
         ("engine: { state_dir: /srv/a/state }\nfiles: { datasets: a=/srv/a }", "own"),
-        ("policies: { p: { files: { datasets: [b] } } }", "exceeds"),
+        (
+            "engine: { name: docker }\ndatasets: [{ name: a, volume: { nfs: { server: b } } }]",
+            "a is a volume",
+        ),
+        ("policies: { p: { files: { datasets: [b] } } }", "names what is no dataset"),
         ("policies: { p: { files: { datasets: [] } } }", "is empty"),
     ] {
         let mistakes = with_callers(text).unwrap_err();
