@@ -41,7 +41,7 @@ const BYTES_PER_SECOND: f64 = 4e9;
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A run is ended when less than this part of the limit is left, or this many bytes.
-const MARGIN: (u64, u64) = (50, 64 << 20);
+const MARGIN: (u64, u64) = (16, 64 << 20);
 
 /// Rounds in which files beyond the limit are removed.
 const ROUNDS: u32 = 16;

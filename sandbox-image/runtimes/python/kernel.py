@@ -198,6 +198,7 @@ class Kernel:
 
     def cell(self, *files, n=0):
         if self.is_stale is not None:
+            os.setsid()  # as programs, when they start
             if self.is_stale():
                 self.re_exec(files)
             self.is_stale = None
@@ -347,6 +348,8 @@ class Kernel:
         try:
             if self.is_stale is not None:
                 fits = not self.is_stale()
+                if fits:
+                    os.setsid()
             if fits:
                 self.is_stale = None
                 libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)

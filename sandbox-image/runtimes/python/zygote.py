@@ -469,7 +469,6 @@ def prepare(files, study, awaited, kernel):
             sys.modules.pop(name, None)
     link, out, err, stack = files
     control.close()
-    os.setsid()
     for file, number in (out, 1), (err, 2):
         os.dup2(file, number)
         os.close(file)
@@ -553,6 +552,8 @@ def wait(link):
     message, files, _, _ = socket.recv_fds(link, 1, 1)
     if not message:
         _exit(0)  # not needed after all
+    # Not earlier: by its session the agent tells what runs no user's code.
+    os.setsid()
     if study is None:
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     try:

@@ -27,8 +27,8 @@ pub(crate) fn add_to(tally: &mut Tally, area: &Path) -> bool {
     all
 }
 
-/// Whether a process runs no code of the user's: such as fork servers and spares, which cannot be looked at. They are in
-/// the agent's session; every program and cell begins with a session of its own, and cannot join another.
+/// Whether a process runs no code of the user's, such as fork servers and spares, which cannot be looked at. They are in
+/// the agent's session. Every program and kernel has a session of its own before it runs any, and cannot join another.
 fn runs_no_user_code(pid: i32) -> bool {
     getsid(Some(Pid::from_raw(pid))).is_ok_and(|session| getsid(None) == Ok(session))
 }
