@@ -44,6 +44,8 @@ pub(super) struct AgentArgs {
     fuel: Option<u64>,
     #[arg(long)]
     state: Option<PathBuf>,
+    #[arg(long)]
+    disk: Option<PathBuf>,
     /// Name and folder of a dataset; may be repeated.
     #[arg(long = "dataset", value_name = "NAME=PATH")]
     datasets: Vec<OsString>,
@@ -52,10 +54,10 @@ pub(super) struct AgentArgs {
 impl AgentArgs {
     /// Runs the agent until its server ends.
     pub(super) fn run(self) -> ExitCode {
-        let Self { runtime, memory, data, scratch, packages, fuel, state, datasets } = self;
+        let Self { runtime, memory, data, scratch, packages, fuel, state, disk, datasets } = self;
         let datasets = datasets.iter().filter_map(|dataset| named_folder(dataset)).collect();
         let settings =
-            embedded::Settings { memory, data, scratch, packages, fuel, datasets, state };
+            embedded::Settings { memory, data, scratch, packages, fuel, datasets, state, disk };
         embedded::agent(&runtime, settings)
     }
 }

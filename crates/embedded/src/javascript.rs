@@ -251,7 +251,7 @@ fn act(
                 return Err(Errno::Fbig);
             }
             let mut bytes = vec![0; usize::try_from(content.len()).map_err(|_| Errno::Fbig)?];
-            content.read(0, &mut bytes);
+            content.read(0, &mut bytes)?;
             as_text(bytes)
         }
         b"write" | b"append" => {

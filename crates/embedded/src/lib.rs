@@ -50,7 +50,7 @@ pub use self::{
     agent::{Settings, agent},
     files::check_dataset,
     install::{Sources, Step, install},
-    kept::is_kept,
+    kept::{is_kept, truncate_unkept},
     runtime::{Description, describe},
     tool::{ToolSettings, compile_tool, tool_agent, tool_key},
 };

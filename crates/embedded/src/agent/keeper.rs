@@ -75,7 +75,7 @@ impl Keeper {
         drop((now, before));
         let kernels = self.0.kernels.lock().expect("no thread panics while it holds this");
         let kernels = kernels.iter().map(KeptStates::save).collect();
-        let written = file.write(&kept::Kept { key: crate::key(), files, kernels });
+        let written = file.write(kept::Kept { key: crate::key(), files, kernels });
         self.0.is_changed.store(written.is_err(), Ordering::Release);
         written.is_ok()
     }

@@ -34,7 +34,7 @@ use sandbox_files::{files::install, kept::OutputStore, watch::Watch};
 
 use self::keeper::Keeper;
 use crate::{
-    files::{Datasets, FileSystem, PackageUploads, Uploads, is_of_dataset},
+    files::{Datasets, FileSystem, PIECE_BYTES, PackageUploads, Store, Uploads, is_of_dataset},
     kept, lockdown,
     machine::Switch,
     memory::Pages,
@@ -48,6 +48,9 @@ const MAX_FIRST_SILENCE: Duration = Duration::from_secs(45);
 /// Long outputs may have this fraction of the data area's size (1/8), as in containers. Here they do not count in its
 /// quota.
 const OUTPUT_SHARE: u64 = 8;
+
+/// Maximum number of pieces that are not full: the last ones of files and of uploads.
+const MAX_PARTIAL: u64 = 2 * protocol::limits::MAX_FILES as u64;
 
 /// The limits of a sandbox.
 #[derive(Debug, Clone)]
@@ -66,6 +69,9 @@ pub struct Settings {
     pub datasets: Vec<(String, PathBuf)>,
     /// File in which the sandbox is saved when its server ends, and from which it is restored.
     pub state: Option<PathBuf>,
+    /// Folder for the contents of the data area; `None` if they are in memory. With a state file they are in that file,
+    /// otherwise in one without a name, so that nothing is left when this process ends.
+    pub disk: Option<PathBuf>,
 }
 
 /// Runs the agent of one sandbox: speaks the protocol on standard input and output until they close. It takes over
@@ -107,14 +113,25 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let pages = Pages::open()?;
     let memory = File::open("/proc/self/statm")?;
     let status = File::open("/proc/self/status")?;
-    let state = settings.state.as_deref().map(kept::open).transpose()?;
+    let state = settings.state.as_deref().map(kept::open).transpose()?.map(Arc::new);
+    let store = match (&settings.disk, &state) {
+        (None, _) => None,
+        (Some(_), Some(state)) => Some(Store::new(state.clone(), most_slots(&runtime, settings))),
+        (Some(folder), None) => {
+            let file = Arc::new(tempfile::tempfile_in(folder)?);
+            let store = Store::new(file, most_slots(&runtime, settings));
+            store.open(&[].into())?;
+            Some(store)
+        }
+    };
     let datasets = Datasets::open(&settings.datasets)?;
     let most = most_memory(&runtime, settings);
-    lockdown::lock_down(most, most, &datasets)?;
+    let most_file = store.as_ref().map_or(0, |store| store.most_bytes()).max(most);
+    lockdown::lock_down(most, most_file, &datasets)?;
     datasets.check()?;
 
     let files = FileSystem::new(runtime.library.clone(), settings.data, settings.scratch);
-    let files = files.with_datasets(datasets);
+    let files = files.with_datasets(datasets).with_store(store.clone());
     let datasets = files.datasets().clone();
     let files = SharedFiles::new(files);
     let keeper = Keeper::new(files.clone());
@@ -122,7 +139,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     let (watcher, at_end) = (watch.clone(), keeper.clone());
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| at_end.end()))?;
     let replies = Replies::to_stdout();
-    let saved = (state, keeper.clone());
+    let saved = (state.map(|state| (state, store)), keeper.clone());
     let orders = runner::start(runtime, settings, pages, files.clone(), replies.clone(), saved)?;
     let agent = Agent {
         files,
@@ -149,14 +166,30 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
 /// the engine. A process that needs more ends.
 fn most_memory(runtime: &Runtime, settings: &Settings) -> u64 {
     const ENGINE: u64 = 512 << 20;
+    // Bytes of memory for each piece of a content on disk.
+    const PER_PIECE: u64 = 64;
+    let in_memory = match settings.disk {
+        None => settings.data,
+        Some(_) => settings.data / u64::from(PIECE_BYTES) * PER_PIECE,
+    };
     let images = runtime.interpreters.iter().map(|one| one.image.len() as u64);
     // The guest of the workspace, the spare for the next program, and a guest that is about to replace one of them.
     let guests = images.map(|image| 3 * (image + settings.memory)).sum::<u64>();
     guests
         + 4 * settings.memory
-        + 3 * (settings.data + settings.scratch)
+        + 3 * (in_memory + settings.scratch)
         + settings.packages.unwrap_or_default()
         + ENGINE
+}
+
+/// Number of slots that the store may have: for the present files, those before the run in progress, and those of the
+/// last saved state; and for two saved states.
+fn most_slots(runtime: &Runtime, settings: &Settings) -> u32 {
+    let pieces = settings.data / u64::from(PIECE_BYTES) + MAX_PARTIAL;
+    let memory = runtime.interpreters.iter().map(|one| one.image.len() as u64 + settings.memory);
+    let state = 2 * memory.sum::<u64>() + settings.scratch + settings.packages.unwrap_or_default();
+    let slots = 1 + 3 * pieces + 2 * (state / u64::from(PIECE_BYTES) + MAX_PARTIAL);
+    u32::try_from(slots).unwrap_or(u32::MAX)
 }
 
 /// Reads a file of the kernel about this process.

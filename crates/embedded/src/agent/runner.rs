@@ -1,6 +1,12 @@
 //! The thread that runs programs and cells, one after another.
 
-use std::{fs::File, io, path::Path, sync::mpsc, thread};
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+};
 
 use agent_core::{
     Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted, Summarizing, no_summary,
@@ -12,7 +18,16 @@ use protocol::message::{
 use sandbox_files::{python_errors, tree::Snapshot};
 
 use super::{Settings, SharedFiles, keeper::Keeper, kernel::Kernel};
-use crate::{kept, machine::Switch, memory::Pages, runtime::Runtime};
+use crate::{
+    files::Store,
+    kept::{self, StateFile},
+    machine::Switch,
+    memory::Pages,
+    runtime::Runtime,
+};
+
+/// A state file, and the store in it if files are on disk.
+type Saved = (Arc<File>, Option<Arc<Store>>);
 
 /// Name in scratch space that stands for a program's text, and is not reported as a file of the run.
 const SCRIPT: &str = "main.py";
@@ -30,7 +45,7 @@ pub(super) fn start(
     pages: Pages,
     files: SharedFiles,
     replies: Replies,
-    (state, keeper): (Option<File>, Keeper),
+    (state, keeper): (Option<Saved>, Keeper),
 ) -> io::Result<Orders<Switch>> {
     let (sender, orders) = mpsc::channel();
     let kernels = runtime.interpreters.into_iter();
@@ -75,13 +90,17 @@ fn most_kept(kernels: &[Kernel], settings: &Settings) -> u64 {
 
 impl Worker {
     /// Restores the saved sandbox, once the agent that had it has written it.
-    fn go_on(&mut self, state: Option<File>, most: u64) {
-        let Some(state) = state else { return };
-        let (file, mut went_on, kept) = kept::take_over(state, most);
-        if let Some(kept) = kept
-            && !self.load(kept)
+    fn go_on(&mut self, state: Option<Saved>, most: u64) {
+        let Some((state, store)) = state else { return };
+        let (mut file, mut went_on, kept) = kept::take_over(state, store, most);
+        if let Some(file) = &mut file
+            && !kept.is_some_and(|kept| self.load(kept, file))
         {
-            went_on = WentOn::Unusable;
+            if matches!(went_on, WentOn::Last | WentOn::Older) {
+                went_on = WentOn::Unusable;
+            }
+            // If this fails, the store refuses contents.
+            let _ = file.discard();
         }
         self.note();
         if went_on == WentOn::Unusable {
@@ -92,13 +111,14 @@ impl Worker {
     }
 
     /// Loads a saved sandbox. If a part of it cannot be used, loads nothing of it and returns false.
-    fn load(&mut self, kept: kept::Kept) -> bool {
+    fn load(&mut self, kept: kept::Kept, file: &mut StateFile) -> bool {
         let mut loaded = true;
         for kept in kept.kernels {
             let kernel = self.kernels.iter_mut().find(|it| it.language().name() == kept.language);
             loaded &= kernel.is_some_and(|kernel| kernel.load(kept));
         }
-        let loaded = loaded && self.files.now().load(kept.files);
+        let mut files = kept.files;
+        let loaded = loaded && file.attach(&mut files) && self.files.now().load(files);
         if !loaded {
             self.kernels.iter_mut().for_each(Kernel::unload);
         }

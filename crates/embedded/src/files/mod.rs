@@ -1,4 +1,4 @@
-//! The files of a sandbox: a tree in memory that is cheap to copy.
+//! The files of a sandbox: a tree in memory that is cheap to copy. The contents of the data area may be on disk.
 //!
 //! ```text
 //! /                          read-only   the interpreters' libraries, mapped from the runtime's folder
@@ -17,6 +17,7 @@ mod datasets;
 mod errno;
 mod packages;
 mod served;
+mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -27,5 +28,6 @@ pub(crate) use self::{
     datasets::{DatasetPath, Datasets, Gate, Open, is_of_dataset},
     errno::Errno,
     served::{PackageUploads, Uploads},
+    store::{Extent, PIECE_BYTES, Store, len_of, punch, slots_of},
     tree::{Area, Base, DATA, Entry, FileSystem, Library, Located, ROOT, SavedFiles, Stat, Times},
 };

@@ -89,7 +89,7 @@ impl FileSystem {
         let content = content.map_err(|_| Failure::new(FailureCode::NotFound, "not a file"))?;
         let left = usize::try_from(stat.size.saturating_sub(get.offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; get.len.min(MAX_BODY).min(left)];
-        let read = content.read(get.offset, &mut bytes);
+        let read = content.read(get.offset, &mut bytes).map_err(failure)?;
         bytes.truncate(read);
         Ok((GetDone { stamp: stamp(stat) }, bytes))
     }
@@ -100,8 +100,8 @@ impl FileSystem {
     /// If the path is not possible, or there is no space left.
     pub(crate) fn place(&mut self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
         let (folder, name) = self.folder_of(path)?;
-        let mut content = Content::default();
-        content.write(0, bytes);
+        let mut content = self.new_content();
+        write_all(&mut content, 0, bytes)?;
         self.publish(folder, name, content)
     }
 
@@ -219,7 +219,7 @@ impl Uploads {
                     _ => {}
                 }
             }
-            let upload = Upload { folder, name: name.to_owned(), content: Content::default() };
+            let upload = Upload { folder, name: name.to_owned(), content: files.new_content() };
             self.0.insert(put.upload, upload);
         }
         let upload = self.0.get_mut(&put.upload).ok_or(Errno::Inval)?;
@@ -232,7 +232,15 @@ impl Uploads {
             files.unstage(staged);
             return Err(errno);
         }
-        upload.content.write(put.offset, bytes);
+        let written = write_all(&mut upload.content, put.offset, bytes);
+        if let Err(errno) = written {
+            // Its other bytes are unstaged when it is forgotten.
+            let not_written = put.offset + staged - upload.content.len();
+            for files in before.into_iter().chain([files]) {
+                files.unstage(not_written);
+            }
+            return Err(errno);
+        }
         if !put.last {
             return Ok(PutDone { replaced: false });
         }
@@ -305,13 +313,25 @@ impl PackageUploads {
         if put.offset + bytes.len() as u64 > self.most_bytes {
             return Err(Errno::Nospc);
         }
-        content.write(put.offset, bytes);
+        write_all(content, put.offset, bytes)?;
         if !put.last {
             return Ok(());
         }
         let content = self.files.remove(&put.upload).unwrap_or_default();
         files.install(&parts(&put.path)?, content, self.most_bytes)
     }
+}
+
+/// Writes all of these bytes.
+///
+/// # Errors
+/// If the disk is full or fails; a part may be written then.
+fn write_all(content: &mut Content, mut offset: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = content.write(offset, bytes)?;
+        (offset, bytes) = (offset + written as u64, &bytes[written..]);
+    }
+    Ok(())
 }
 
 /// Refuses an upload that would replace a file without permission if the files were rolled back to this state.

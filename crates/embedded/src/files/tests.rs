@@ -31,7 +31,7 @@ fn what_the_interpreters_need_is_there_and_cannot_be_changed() {
     let mut files = files();
     let found = files.find(ROOT, "/usr/lib/one.py", true).expect("there");
     let mut bytes = [0; 20];
-    let read = files.content(found).expect("a file").read(0, &mut bytes);
+    let read = files.content(found).expect("a file").read(0, &mut bytes).expect("read");
     assert_eq!(&bytes[..read], b"library");
     assert_eq!(files.write(found, 0, b"x"), Err(Errno::Rofs));
     assert_eq!(files.resize(found, 0), Err(Errno::Rofs));
@@ -269,7 +269,7 @@ proptest! {
 #[test]
 fn what_a_file_is_cut_by_is_not_held() {
     let mut content = Content::default();
-    content.write(0, &vec![1; 200_000]);
+    content.write(0, &vec![1; 200_000]).expect("written");
     let copy = content.clone();
     content.resize(70_000);
     assert!(content.held() < 140_000, "{}", content.held());
@@ -390,7 +390,7 @@ fn packages_stay_whatever_is_taken_back_and_cannot_be_changed_from_within() {
     let before = files.clone();
     let content = |text: &str| {
         let mut content = Content::default();
-        content.write(0, text.as_bytes());
+        content.write(0, text.as_bytes()).expect("written");
         content
     };
     files.install(&["a", "b.py"], content("one"), MOST).expect("installed");

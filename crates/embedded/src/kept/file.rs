@@ -4,26 +4,33 @@
 //! 0      mark: the number of a state that is outdated, plus one
 //! 512    record } of a state: its number, offset, length and hash, and a hash of the record
 //! 1024   record }
-//! 4096   states
+//! 4096   states, and from 65536 on the slots of a store, in which also the states are then
 //! ```
 //!
 //! An agent that has given up its rights cannot open or rename files, so both states are in one file. A state is synced
 //! to disk before its record is written.
+//!
+//! With files on disk, the file is also the [`Store`] of their contents, and a state names their slots: saving copies no
+//! content. The slots of the last written state are held, and so neither written nor freed, until a newer record is
+//! on disk. Whatever dies at whatever time, the record names slots that are as they were; all others are freed when the
+//! next agent opens the store. As it is one file, all that removes or moves a saved sandbox needs to know no other.
 
 use std::{
     fs::File,
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
+    sync::Arc,
 };
 
-use nix::{fcntl::FallocateFlags, libc};
+use nix::libc;
 use sha2::{Digest, Sha256};
 
 use super::Kept;
+use crate::files::{Extent, SavedFiles, Store, len_of, punch, slots_of};
 
-/// The first bytes of a record.
-const MAGIC: &[u8; 16] = b"llm-sandbox kept";
+/// The first bytes of a record. They change with the form of states.
+const MAGIC: &[u8; 16] = b"llm-sandbox sv 2";
 
 /// Offsets of the records.
 const RECORDS: [u64; 2] = [512, 1024];
@@ -116,19 +123,37 @@ pub fn is_kept(path: &Path) -> bool {
     look().unwrap_or(false)
 }
 
+/// Truncates a file that has no saved sandbox, because its agent was killed before it wrote one. Does nothing if another
+/// process has locked the file. The mark stays: the next agent says that the sandbox is lost.
+pub fn truncate_unkept(path: &Path) {
+    let truncate = || -> io::Result<()> {
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = only_file(options.open(path)?)?;
+        let has_none = file.try_lock().is_ok() && newest(&file).is_none();
+        if has_none && file.metadata()?.len() > START { file.set_len(START) } else { Ok(()) }
+    };
+    // A file that cannot be truncated is removed when it is old.
+    let _ = truncate();
+}
+
 /// The state file of a sandbox, locked by this process.
 #[derive(Debug)]
 pub(crate) struct StateFile {
-    file: File,
+    file: Arc<File>,
     newest: Option<(usize, Record)>,
     mark: u64,
+    /// The store of the contents, if files are on disk.
+    store: Option<Arc<Store>>,
+    /// The slots of the newest state, and those that it names.
+    held: Option<(Extent, SavedFiles)>,
     #[cfg(test)]
     room: Option<u64>,
 }
 
 impl StateFile {
     /// Reads the mark and the newest record of a locked file. Also returns whether the file has any contents.
-    pub(super) fn take(file: File) -> (Self, bool) {
+    pub(super) fn take(file: Arc<File>, store: Option<Arc<Store>>) -> (Self, bool) {
         let mut mark = [0; 8];
         let has_any = file.read_exact_at(&mut mark, 0).is_ok();
         let (newest, mark) = (newest(&file), u64::from_le_bytes(mark));
@@ -136,6 +161,8 @@ impl StateFile {
             file,
             newest,
             mark,
+            store,
+            held: None,
             #[cfg(test)]
             room: None,
         };
@@ -159,14 +186,33 @@ impl StateFile {
     /// The bytes of the file's state, if their hash is right and there are at most `most`.
     pub(super) fn read(&self, most: u64) -> Option<Vec<u8>> {
         let (_, record) = self.newest?;
-        // The length is found by seeking, as `statx` is not among the allowed system calls.
-        let len = (&self.file).seek(SeekFrom::End(0)).ok()?;
-        if record.len > most || record.end()? > len {
+        if record.len > most || record.end()? > len_of(&self.file).ok()? {
             return None;
         }
         let mut body = vec![0; usize::try_from(record.len).ok()?];
         self.file.read_exact_at(&mut body, record.at).ok()?;
         (*Sha256::digest(&body) == record.hash).then_some(body)
+    }
+
+    /// Attaches the files of its state to the store, or reads them into memory if there is none. Returns false if that
+    /// fails.
+    pub(crate) fn attach(&mut self, files: &mut SavedFiles) -> bool {
+        let Some((_, record)) = self.newest else { return false };
+        let region = slots_of(record.at, record.len);
+        let attached = files.attach(&self.file, self.store.as_ref(), region.clone());
+        if let Some(store) = &self.store {
+            self.held = attached.is_ok().then(|| (store.found(region), files.clone()));
+        }
+        attached.is_ok()
+    }
+
+    /// Discards its state: nothing in the store is used.
+    ///
+    /// # Errors
+    /// If the file cannot be truncated.
+    pub(crate) fn discard(&mut self) -> io::Result<()> {
+        self.held = None;
+        self.store.as_ref().map_or(Ok(()), |store| store.open(&[].into()))
     }
 
     /// Marks its state as outdated: from now on the sandbox differs from it.
@@ -182,33 +228,47 @@ impl StateFile {
     }
 
     /// Writes a state, which replaces the old one. If that fails, the old one remains.
-    pub(crate) fn write(&mut self, kept: &Kept) -> io::Result<()> {
+    pub(crate) fn write(&mut self, kept: Kept) -> io::Result<()> {
+        let size = postcard::experimental::serialized_size(&kept).map_err(io::Error::other)?;
+        let Some(store) = self.store.clone() else { return self.write_beside(size as u64, &kept) };
+        let extent = store.extent(size as u64).map_err(|_| io::ErrorKind::StorageFull)?;
+        let record = self.write_at(extent.offset(), &kept)?;
+        self.replace(record)?;
+        // Frees the slots of the old state.
+        self.held = Some((extent, kept.files));
+        store.tidy();
+        Ok(())
+    }
+
+    /// Writes a state of this size before or behind the old one.
+    fn write_beside(&mut self, size: u64, kept: &Kept) -> io::Result<()> {
         let old = self.newest.map(|(_, record)| record);
-        let size = postcard::experimental::serialized_size(kept).map_err(io::Error::other)?;
         let old_end = old.and_then(|old| old.end()).unwrap_or(START);
-        let is_before = old.is_some_and(|old| START + size as u64 <= old.at);
+        let is_before = old.is_some_and(|old| START + size <= old.at);
         let at = if is_before { START } else { old_end.next_multiple_of(START) };
-        let written = self.write_at(at, kept);
-        let record = match written {
+        let record = match self.write_at(at, kept) {
             Ok(record) => record,
             Err(error) => {
                 let _ = self.file.set_len(old_end);
                 return Err(error);
             }
         };
+        self.replace(record)?;
+        // Frees the disk space of the old state. If that fails, a later state can still be written there.
+        if is_before {
+            let _ = self.file.set_len(record.at + record.len);
+        } else {
+            punch(&self.file, START, at - START);
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a state that is on disk, in place of the older record.
+    fn replace(&mut self, record: Record) -> io::Result<()> {
         let slot = self.newest.map_or(0, |(slot, _)| 1 - slot);
         self.file.write_all_at(&record.to_bytes(), RECORDS[slot])?;
         self.file.sync_data()?;
         self.newest = Some((slot, record));
-        // Frees the disk space of the old state. If that fails, a later state can still be written there.
-        let _ = if is_before {
-            self.file.set_len(record.at + record.len)
-        } else {
-            let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-            let len = i64::try_from(at - START).unwrap_or(0);
-            let done = nix::fcntl::fallocate(&self.file, hole, START.cast_signed(), len);
-            done.map_err(io::Error::from)
-        };
         Ok(())
     }
 

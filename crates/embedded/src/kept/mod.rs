@@ -12,6 +12,8 @@
 mod file;
 
 use std::{
+    fs::File,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -19,9 +21,12 @@ use std::{
 use protocol::message::WentOn;
 use serde::{Deserialize, Serialize};
 
-pub use self::file::is_kept;
 pub(crate) use self::file::{StateFile, open};
-use crate::{files::SavedFiles, state::SavedState};
+pub use self::file::{is_kept, truncate_unkept};
+use crate::{
+    files::{SavedFiles, Store},
+    state::SavedState,
+};
 
 /// Longest time that an agent waits for the last owner of the file to write its state.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(40);
@@ -50,9 +55,10 @@ pub(crate) struct KeptKernel {
 }
 
 /// Takes over a state file: locks it, and reads its state of at most `most` bytes. The state remains in the file. If
-/// another process keeps the lock for longer than [`LOCK_TIMEOUT`], there is no file.
+/// another process keeps the lock for longer than [`LOCK_TIMEOUT`], there is no file. `store` is in the same file.
 pub(crate) fn take_over(
-    file: std::fs::File,
+    file: Arc<File>,
+    store: Option<Arc<Store>>,
     most: u64,
 ) -> (Option<StateFile>, WentOn, Option<Kept>) {
     let begun = Instant::now();
@@ -62,7 +68,7 @@ pub(crate) fn take_over(
         }
         thread::sleep(LOCK_TICK);
     }
-    let (file, has_state) = StateFile::take(file);
+    let (file, has_state) = StateFile::take(file, store);
     let kept = file.read(most).and_then(|body| postcard::from_bytes::<Kept>(&body).ok());
     let kept = kept.filter(|kept| kept.key == crate::key());
     let went_on = match &kept {
@@ -88,9 +94,13 @@ mod tests {
         Kept { key: crate::key(), files: SavedFiles::default(), kernels }
     }
 
+    fn opened(path: &Path) -> Arc<File> {
+        Arc::new(open(path).expect("opened"))
+    }
+
     /// The result of [`take_over`] for an agent that starts now.
     fn found(path: &Path) -> (StateFile, WentOn, Option<String>) {
-        let (file, went_on, kept) = take_over(open(path).expect("opened"), MOST);
+        let (file, went_on, kept) = take_over(opened(path), None, MOST);
         let kept = kept.map(|kept| kept.kernels[0].language.chars().take(1).collect());
         (file.expect("nobody else has it"), went_on, kept)
     }
@@ -107,7 +117,7 @@ mod tests {
         assert_eq!(went_on, WentOn::Unusable, "there was something, and it was not written");
         let mut sizes = vec![];
         for number in 1..8 {
-            file.write(&kept(number)).expect("written");
+            file.write(kept(number)).expect("written");
             drop(file);
             assert!(is_kept(&path));
             let known = Some(number.to_string());
@@ -132,11 +142,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("state");
         let (mut file, ..) = found(&path);
-        file.write(&kept(1)).expect("written");
+        file.write(kept(1)).expect("written");
         let len = fs::metadata(&path).expect("there").len();
         file.fail_after(3000);
         file.leave();
-        file.write(&kept(2)).expect_err("the disk is full");
+        file.write(kept(2)).expect_err("the disk is full");
         drop(file);
         assert_eq!(fs::metadata(&path).expect("there").len(), len, "what was written is given up");
         let (_, went_on, kept) = found(&path);
@@ -148,7 +158,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("state");
         let (mut file, ..) = found(&path);
-        file.write(&kept(1)).expect("written");
+        file.write(kept(1)).expect("written");
         drop(file);
         let whole = fs::read(&path).expect("read");
         for len in [1, 600, 4095, 4096, 5000, whole.len() - 1] {
@@ -164,14 +174,14 @@ mod tests {
         }
         fs::remove_file(&path).expect("removed");
         let (mut file, ..) = found(&path);
-        file.write(&Kept { key: "another".into(), ..kept(1) }).expect("written");
+        file.write(Kept { key: "another".into(), ..kept(1) }).expect("written");
         drop(file);
         assert!(!is_kept(&path));
         assert_eq!(found(&path).1, WentOn::Unusable);
         let (mut file, ..) = found(&path);
-        file.write(&Kept { files: SavedFiles::default(), ..kept(3) }).expect("written");
+        file.write(Kept { files: SavedFiles::default(), ..kept(3) }).expect("written");
         drop(file);
-        let (_, went_on, _) = take_over(open(&path).expect("opened"), 100);
+        let (_, went_on, _) = take_over(opened(&path), None, 100);
         assert_eq!(went_on, WentOn::Unusable, "more than a sandbox can be");
     }
 

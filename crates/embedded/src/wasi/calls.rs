@@ -262,7 +262,13 @@ impl Call<'_> {
             let to = it.memory.get_mut(at, len)?;
             Ok(Some(match &target {
                 Target::Stdin => it.process.read_input(to),
-                Target::Node(inode) => it.files.content(*inode)?.read(offset + before, to),
+                Target::Node(inode) => {
+                    match it.files.content(*inode)?.read(offset.saturating_add(before), to) {
+                        // The call reports the bytes that were read. The next call will report the error.
+                        Err(_) if before > 0 => return Ok(None),
+                        read => read?,
+                    }
+                }
                 Target::Dataset(open) => {
                     match it.files.datasets().read(open, offset.saturating_add(before), to) {
                         // The call reports the bytes that were read. The next call will report the error.

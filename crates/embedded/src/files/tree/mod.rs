@@ -27,7 +27,7 @@ use self::{
     path::MAX_GUEST_PATH,
     quota::Quota,
 };
-use super::{Content, Errno, datasets::Datasets, packages::Packages};
+use super::{Content, Errno, Store, datasets::Datasets, packages::Packages};
 
 /// Maximum number of nested folders, so that a path of all of them is short enough.
 const MAX_DEPTH: usize = MAX_PATH / 2;
@@ -52,6 +52,8 @@ pub(crate) struct FileSystem {
     scratch: Quota,
     /// Bytes of uploads in progress, which count in the data area's quota.
     staged: u64,
+    /// The place of the data area's contents; `None` for memory.
+    store: Option<Arc<Store>>,
 }
 
 impl FileSystem {
@@ -70,6 +72,7 @@ impl FileSystem {
             data: quota(data),
             scratch: quota(scratch),
             staged: 0,
+            store: None,
             packages: Arc::new(Packages::new(parent("/usr/local/lib"))),
             datasets: Arc::default(),
             library,
@@ -83,6 +86,16 @@ impl FileSystem {
         }
         self.datasets = Arc::new(datasets);
         self
+    }
+
+    /// The same files, with the contents of the data area in this store.
+    pub(crate) fn with_store(self, store: Option<Arc<Store>>) -> Self {
+        Self { store, ..self }
+    }
+
+    /// An empty content for a file of the data area.
+    pub(in crate::files) fn new_content(&self) -> Content {
+        Content::new(self.store.as_ref())
     }
 
     /// The datasets. They do not change.

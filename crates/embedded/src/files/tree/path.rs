@@ -1,6 +1,6 @@
 //! Paths: finds the node that a path leads to.
 
-use super::{FileSystem, Inode, Kind, MAX_NAME, ROOT};
+use super::{Area, FileSystem, Inode, Kind, MAX_NAME, ROOT};
 use crate::files::{Content, Errno};
 
 /// Longest path that a guest may give, in bytes, as on Linux.
@@ -115,7 +115,11 @@ impl FileSystem {
             found => return found.map(|found| (found, false)),
         }
         let (folder, name) = self.free_place(from, path, follow, 0)?;
-        Ok((self.add(folder, &name, Kind::File(Content::default()))?, true))
+        let content = match self.area(folder)? {
+            Area::Data => self.new_content(),
+            Area::Scratch | Area::ReadOnly => Content::default(),
+        };
+        Ok((self.add(folder, &name, Kind::File(content))?, true))
     }
 
     /// The folder and name under which a file of this path would be made. If `follow` is set, a link at the path is

@@ -38,6 +38,9 @@ impl FileSystem {
     }
 
     /// Writes as many bytes as there is space for, and returns their number.
+    ///
+    /// # Errors
+    /// If there is no space for the first one, or the disk fails before.
     pub(crate) fn write(&mut self, file: Inode, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let area = self.node(file)?.area;
         let len = self.content(file)?.len();
@@ -49,12 +52,11 @@ impl FileSystem {
             return Err(Errno::Nospc);
         }
         let count = usize::try_from(room - offset).unwrap_or(usize::MAX).min(bytes.len());
-        let grown = (offset + count as u64).saturating_sub(len);
+        let Kind::File(content) = &mut self.node_mut(file)?.kind else { return Err(Errno::Badf) };
+        let count = content.write(offset, &bytes[..count])?;
+        let grown = content.len() - len;
         if let Some(quota) = self.quota(area) {
             quota.bytes += grown;
-        }
-        if let Kind::File(content) = &mut self.node_mut(file)?.kind {
-            content.write(offset, &bytes[..count]);
         }
         self.touch(file, true);
         Ok(count)

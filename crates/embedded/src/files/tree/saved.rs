@@ -1,14 +1,14 @@
 //! Files that are saved with their sandbox, and loaded again.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, fs::File, io, ops::Range, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Area, DATA, FIRST_OWN, FileSystem, Inode, Node, SCRATCH};
-use crate::files::packages::Packages;
+use super::{Area, DATA, FIRST_OWN, FileSystem, Inode, Kind, Node, SCRATCH};
+use crate::files::{Content, Store, packages::Packages};
 
 /// The saved files of a sandbox: all except the library.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct SavedFiles {
     nodes: Vec<(Inode, Node)>,
     orphans: Vec<Inode>,
@@ -16,6 +16,41 @@ pub(crate) struct SavedFiles {
     packages: Vec<(Inode, Node)>,
     next: Inode,
     clock: i64,
+}
+
+impl SavedFiles {
+    /// Attaches the contents of loaded files: those of the data area to `store` if there is one, all others are read
+    /// from `file` into memory. Opens the store with their slots and with the slots in `region`.
+    ///
+    /// # Errors
+    /// If the file does not have a slot, two contents have the same one, or the disk fails.
+    pub(crate) fn attach(
+        &mut self,
+        file: &File,
+        store: Option<&Arc<Store>>,
+        region: Range<u32>,
+    ) -> io::Result<()> {
+        let mut used: BTreeSet<u32> = region.collect();
+        let all = self.nodes.iter_mut().chain(&mut self.packages);
+        let contents = all.filter_map(|(_, node)| match &mut node.kind {
+            Kind::File(content) => Some((content, node.area)),
+            _ => None,
+        });
+        let contents: Vec<(&mut Content, Area)> = contents.collect();
+        for slot in contents.iter().flat_map(|(content, _)| content.slots()) {
+            if !used.insert(slot) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        if let Some(store) = store {
+            store.open(&used)?;
+        }
+        for (content, area) in contents {
+            let attached = content.attach(file, store.filter(|_| area == Area::Data));
+            attached.map_err(|errno| io::Error::other(format!("{errno:?}")))?;
+        }
+        Ok(())
+    }
 }
 
 impl FileSystem {
