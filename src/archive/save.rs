@@ -255,7 +255,11 @@ impl Save {
     /// If the file cannot be read, or the store does not accept it.
     pub(crate) async fn state(&mut self, path: &Path) -> Result<(), SaveError> {
         let deadline = self.deadline;
-        let mut file = tokio::fs::File::open(path).await?;
+        let file = std::fs::File::open(path)?;
+        // The sandbox has locked the file until it has written it.
+        let locked = tokio::task::spawn_blocking(move || file.lock_shared().map(|()| file));
+        let file = Self::in_time(deadline, async { Ok::<_, SaveError>(locked.await) }).await?;
+        let mut file = tokio::fs::File::from_std(file.map_err(std::io::Error::other)??);
         let mut writer = self.writer("state");
         let (mut hash, mut size) = (Sha256::new(), 0);
         let copied = Self::in_time(deadline, async {

@@ -252,7 +252,10 @@ fn memory(config: &Config) -> Finding {
     let mb = |bytes: u64| bytes / 1_000_000;
     if config.engine == Engine::Wasm {
         let (memory, data) = (mb(config.memory_limit), mb(config.data_limit));
-        return Finding::Good(format!("{memory} MB per sandbox, and {data} MB for its files"));
+        let place = if Limits::from(config).data_in_memory() > 0 { "" } else { " on disk" };
+        return Finding::Good(format!(
+            "{memory} MB per sandbox, and {data} MB{place} for its files"
+        ));
     }
     let in_memory = Limits::from(config).data_in_memory();
     let files = if in_memory > 0 {

@@ -1,5 +1,7 @@
 //! Checks that `llm-sandbox doctor` shows, one to a line.
 
+use std::path::Path;
+
 use super::BackendError;
 
 /// One check and its result.
@@ -65,5 +67,19 @@ impl Finding {
     /// A fault with its fix.
     pub fn fault(text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::Fault { text: text.into(), fix: fix.into() }
+    }
+}
+
+/// The finding about the disk with this folder, on which each sandbox may have this many bytes of files.
+pub(crate) fn disk(text: &str, folder: &Path, each: u64) -> Finding {
+    let gb = |bytes: u64| bytes / 1_000_000_000;
+    // An engine on another host has a folder that this process cannot see.
+    let Ok(stat) = rustix::fs::statvfs(folder) else { return Finding::good(text) };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let text = format!("{text}, where {} GB are free; {} GB per sandbox", gb(free), gb(each));
+    if free >= each {
+        Finding::Good(text)
+    } else {
+        Finding::warning(text, "Free some space there, or lower SANDBOX_DISK_LIMIT.")
     }
 }

@@ -3,7 +3,7 @@
 use sandbox_container::Storage;
 
 use super::{Docker, EngineFacts};
-use crate::{Check, Finding, Limits, image};
+use crate::{Check, Finding, Limits, check, image};
 
 /// Oldest API with private cgroup namespaces (Docker 20.10).
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -135,17 +135,8 @@ fn seccomp(on: bool) -> Finding {
 
 /// The finding about the disk of data areas, each of which may have this many bytes.
 fn disk(folder: &str, each: u64) -> Finding {
-    let gb = |bytes: u64| bytes / 1_000_000_000;
     let text = format!("/mnt/data is in volumes of the engine, in {folder}");
-    // An engine on another host has a folder that this process cannot see.
-    let Ok(stat) = rustix::fs::statvfs(folder) else { return Finding::Good(text) };
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    let text = format!("{text}, where {} GB are free; {} GB per sandbox", gb(free), gb(each));
-    if free >= each {
-        Finding::Good(text)
-    } else {
-        Finding::warning(text, "Free some space there, or lower SANDBOX_DISK_LIMIT.")
-    }
+    check::disk(&text, folder.as_ref(), each)
 }
 
 fn cpus(limit: f64, host: f64) -> Finding {

@@ -1,10 +1,12 @@
 //! Sandboxes as child processes of this program, in which an interpreter runs as WebAssembly.
 //!
 //! A sandbox is a child process that speaks the agent's protocol on its standard input and output. The interpreter's
-//! memory and the user's files are in the process's own memory, and the process has dropped all rights except to
-//! compute and to communicate. It ends when its input ends, and so with this server, even if the server is killed.
+//! memory is in the process's own memory, and so are the user's files, unless they are to be on disk. The process has
+//! dropped all rights except to compute and to communicate. It ends when its input ends, and so with this server, even
+//! if the server is killed.
 
 mod datasets;
+mod disk;
 mod fetch;
 mod folder;
 mod install;
@@ -35,7 +37,7 @@ use tokio::process::Command;
 
 pub use self::folder::Folder;
 pub use self::install::{Installed, install};
-use self::saved::StateFolder;
+use self::{disk::DiskFolder, saved::StateFolder};
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind, Check, Diagnosable, Finding, Greeting,
     Library, Limits, ListedSandbox, PackageKind, Probe, Purpose, Runtime, Sandbox, SavesSandboxes,
@@ -60,7 +62,9 @@ pub(crate) struct Wasm {
     /// The folder of saved sandboxes, if any.
     state: Option<StateFolder>,
     /// A temporary folder for `state` without `SANDBOX_STATE_DIR`; dropping it removes the folder.
-    _own: Option<TempDir>,
+    own: Option<TempDir>,
+    /// The folder for files of sandboxes that are not saved; `None` if files are in memory.
+    disk: Option<DiskFolder>,
     /// The lock on the `state` folder, once this server has it.
     lock: OnceLock<File>,
     next: AtomicU32,
@@ -80,16 +84,12 @@ impl Wasm {
     /// A backend with these settings.
     ///
     /// # Errors
-    /// If a temporary folder is needed and cannot be made, or files are to lie on disk.
+    /// If a temporary folder is needed and cannot be made.
     pub(crate) fn new(config: &Config) -> Result<Self, BackendError> {
-        if config.storage == Storage::Disk {
-            let text = "The embedded engine has files in memory only.";
-            let fix = "Remove SANDBOX_STORAGE=disk, or set SANDBOX_ENGINE=docker.";
-            return Err(BackendError::new(BackendErrorKind::Refused, text).with_fix(fix));
-        }
+        let disk = (config.storage == Storage::Disk).then(DiskFolder::usual);
         // The archive also needs saved sandboxes, but only as long as this server runs.
         let is_archived = config.archive.is_some() && config.state_dir.is_none();
-        let own = is_archived.then(|| tempfile::Builder::new().prefix("llm-sandbox-").tempdir());
+        let own = is_archived.then(|| StateFolder::temporary(disk.as_ref().map(DiskFolder::path)));
         let own = own.transpose().map_err(|error| {
             let text = format!("A temporary folder for sandboxes cannot be made: {error}.");
             BackendError::new(BackendErrorKind::Denied, text).caused_by(error)
@@ -102,7 +102,8 @@ impl Wasm {
             fetchers: tokio::sync::OnceCell::new(),
             state: state.map(StateFolder::named),
             lock: OnceLock::new(),
-            _own: own,
+            own,
+            disk,
             next: AtomicU32::new(0),
             known: OnceLock::new(),
         })
@@ -111,6 +112,12 @@ impl Wasm {
     /// The folder of saved sandboxes, if there is one and this server has locked it.
     fn saved(&self) -> Option<&StateFolder> {
         self.state.as_ref().filter(|_| self.lock.get().is_some())
+    }
+
+    /// The folder in which sessions have their files, if these are on disk.
+    fn folder_on_disk(&self) -> Option<&Path> {
+        let disk = self.disk.as_ref()?;
+        Some(self.state.as_ref().map_or(disk.path(), StateFolder::path))
     }
 
     /// The folder of the runtime, if it exists, can be used, and no other user can write to it.
@@ -150,6 +157,9 @@ impl Wasm {
     fn launch(&self, spec: &Spec) -> Result<Sandbox, BackendError> {
         let runtime = self.runtime()?;
         self.make_state_folder()?;
+        if let Some(disk) = &self.disk {
+            disk.check()?;
+        }
         let datasets = datasets::readable(&spec.datasets)?;
         let started = self.spawn(&runtime, spec, &datasets);
         started.map_err(|error| {
@@ -185,6 +195,9 @@ impl Wasm {
         let is_saved = saved.is_some();
         if let Some((folder, key)) = saved {
             command.arg("--state").arg(folder.state(key));
+        }
+        if let Some(disk) = &self.disk {
+            command.arg("--disk").arg(disk.path());
         }
         let mut child = command
             .env_clear()
@@ -289,6 +302,12 @@ impl Backend for Wasm {
         if let Some(folder) = &self.state {
             let _ = self.lock.set(folder.lock()?);
         }
+        if let Some(own) = &self.own {
+            saved::remove_left(own.path());
+        }
+        if let Some((why, fix)) = self.folder_on_disk().and_then(disk::in_memory) {
+            tracing::warn!("{why}. {fix}");
+        }
         Ok(())
     }
 
@@ -298,8 +317,8 @@ impl Backend for Wasm {
 }
 
 impl Diagnosable for Wasm {
-    fn checks<'a>(&'a self, _: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
-        Box::pin(async {
+    fn checks<'a>(&'a self, limits: &'a Limits) -> BoxFuture<'a, Vec<Check>> {
+        Box::pin(async move {
             let engine = Finding::good("embedded: processes of this program, no Docker needed");
             let runtime = match self.runtime() {
                 Ok(folder) => {
@@ -312,6 +331,8 @@ impl Diagnosable for Wasm {
             };
             let mut checks = vec![Check::new("engine", engine), Check::new("runtime", runtime)];
             checks.extend(self.state.as_ref().map(|folder| Check::new("states", folder.look())));
+            let on_disk = self.folder_on_disk();
+            checks.extend(on_disk.map(|it| Check::new("disk", disk::finding(it, limits.data))));
             checks
         })
     }

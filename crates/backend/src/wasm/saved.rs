@@ -7,6 +7,7 @@
 //! ```
 
 use std::{
+    env,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -14,6 +15,7 @@ use std::{
 };
 
 use model::SessionKey;
+use tempfile::TempDir;
 
 use super::folder::{FolderError, absolute, check_private, make_private};
 use crate::{BackendError, BackendErrorKind, Finding, SavesSandboxes};
@@ -24,6 +26,28 @@ const SAVED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a note stays without a saved sandbox, which may not have been written yet.
 const MADE_WITHIN: Duration = Duration::from_secs(60);
 
+/// Prefix of the name of a folder that is there as long as its server.
+const TEMPORARY: &str = "llm-sandbox-states-";
+
+/// Removes the temporary folders beside `own` that servers have left that were killed.
+pub(super) fn remove_left(own: &Path) {
+    let beside = own.parent().and_then(|parent| fs::read_dir(parent).ok());
+    for path in beside.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let is_named = name.is_some_and(|name| name.starts_with(TEMPORARY));
+        let age = path.symlink_metadata().and_then(|found| found.modified());
+        // A new one may not be locked yet.
+        let is_old = age.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > MADE_WITHIN));
+        if is_named
+            && is_old
+            && check_private(&path).is_ok()
+            && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok())
+        {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
 /// The folder of saved sandboxes.
 #[derive(Debug)]
 pub(super) struct StateFolder(PathBuf);
@@ -32,6 +56,16 @@ impl StateFolder {
     /// The folder at this path. Does not access it.
     pub(super) fn named(path: &Path) -> Self {
         Self(absolute(path))
+    }
+
+    /// A temporary folder in `parent`, or in the usual place.
+    pub(super) fn temporary(parent: Option<&Path>) -> io::Result<TempDir> {
+        let usual = env::temp_dir();
+        tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(parent.unwrap_or(&usual))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Locks the folder for as long as the returned file is open. Makes it if it does not exist, and removes old
@@ -107,7 +141,7 @@ impl StateFolder {
         Ok(fs::rename(new, path)?)
     }
 
-    /// Removes old sandboxes with their notes, and notes without a sandbox.
+    /// Removes old sandboxes with their notes, notes without a sandbox, and files of sandboxes that were never saved.
     fn sweep(&self) {
         for path in self.files() {
             let Ok(found) = path.metadata() else { continue };
@@ -121,6 +155,8 @@ impl StateFolder {
             if age.is_some_and(|age| age > stays) {
                 let _ = fs::remove_file(&path);
                 let _ = fs::remove_file(path.with_extension("note"));
+            } else if stays == SAVED_FOR {
+                embedded::truncate_unkept(&path);
             }
         }
     }
