@@ -20,3 +20,4 @@ mod semantics;
 mod shadow;
 mod snippets;
 mod users;
+mod wasm_disk;

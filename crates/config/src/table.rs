@@ -106,15 +106,16 @@ settings! {
         default_data: Option<u64> = SANDBOX_DEFAULT_DATA["sandbox.default_disk_mb"](
             "", Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), unless_empty,
         );
-        /// The place of the files in /mnt/data: memory, or disk, a volume of the container or of the pod. With disk, memory
-        /// is only what programs use, and a data area can be much larger: SANDBOX_DISK_LIMIT replaces
-        /// SANDBOX_DATA_LIMIT. Files are removed with their session. The embedded engine has memory only, and does not
-        /// start with disk.
+        /// The place of the files in /mnt/data: memory, or disk, a volume of the container or of the pod, or on the
+        /// embedded engine a file in SANDBOX_STATE_DIR, TMPDIR or /var/tmp. With disk, memory is only what programs use,
+        /// and a data area can be much larger: SANDBOX_DISK_LIMIT replaces SANDBOX_DATA_LIMIT. Files are removed with
+        /// their session.
         storage: Storage = SANDBOX_STORAGE["sandbox.storage"](
             defaults::STORAGE, OneOf(&["memory", "disk"]), word,
         );
-        /// Size of /mnt/data with SANDBOX_STORAGE=disk. A run that is about to exceed it is ended. Sessions together can
-        /// take this many times SANDBOX_MAX_SESSIONS of the engine's disk.
+        /// Size of /mnt/data with SANDBOX_STORAGE=disk. A run that is about to exceed it is ended; on the embedded engine
+        /// its writes fail, and a run in progress can take twice as much of the disk. Sessions together can take this
+        /// many times SANDBOX_MAX_SESSIONS of the engine's disk.
         disk_limit: u64 = SANDBOX_DISK_LIMIT["sandbox.disk_limit"](
             defaults::DISK_LIMIT, Size(defaults::DATA_BYTES.0, defaults::DATA_BYTES.1), whole,
         );

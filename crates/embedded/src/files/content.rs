@@ -461,4 +461,28 @@ mod tests {
         drop(copy);
         assert_eq!(content.write(5, b"x"), Ok(1), "in place");
     }
+
+    #[test]
+    fn a_disk_that_fails_is_an_error_and_never_zeros() {
+        // Each write to it fails as on a full disk.
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux");
+        let store_of = |file| {
+            let store = Store::new(Arc::new(file), 100);
+            store.open(&[].into()).expect("opened");
+            store
+        };
+        let full = store_of(full);
+        let mut content = Content::new(Some(&full));
+        assert_eq!(content.write(70_000, &[1; 100_000]), Err(Errno::Nospc));
+        assert_eq!((content.len(), full.used()), (0, 0));
+        // A file that another process truncates.
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let store = store_of(file.reopen().expect("opened"));
+        let mut content = Content::new(Some(&store));
+        content.write(0, &[1; 100_000]).expect("written");
+        file.as_file().set_len(100_000).expect("truncated");
+        let mut bytes = [7; 100];
+        assert_eq!(content.read(0, &mut bytes), Ok(100));
+        assert_eq!(content.read(99_900, &mut bytes), Err(Errno::Io));
+    }
 }

@@ -23,6 +23,8 @@ mod tests;
 mod tree;
 
 pub use self::datasets::check_dataset;
+#[cfg(test)]
+pub(crate) use self::served::contents;
 pub(crate) use self::{
     content::{Content, Shared},
     datasets::{DatasetPath, Datasets, Gate, Open, is_of_dataset},

@@ -367,7 +367,7 @@ pub(super) fn failure(errno: Errno) -> Failure {
 
 /// The contents of a tree's files by path, for comparison.
 #[cfg(test)]
-pub(super) fn contents(files: &FileSystem) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn contents(files: &FileSystem) -> BTreeMap<String, Vec<u8>> {
     let of = |path: &str| files.find(DATA, path, false).and_then(|file| files.content(file));
     let paths = files.snapshot().into_keys();
     paths.map(|path| (path.clone(), of(&path).map(Content::to_vec).unwrap_or_default())).collect()

@@ -6,7 +6,7 @@ use protocol::{
     message::{FailureCode, Get, List, Put},
 };
 
-use super::{served::contents, *};
+use super::*;
 
 const QUOTA: u64 = 300_000;
 

@@ -294,6 +294,15 @@ impl StateFile {
     }
 }
 
+/// The slots of its state stay as they are.
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        if let Some(store) = &self.store {
+            store.close();
+        }
+    }
+}
+
 /// Writes to a file from the offset `at` on, and hashes the bytes.
 struct Hashing<'a> {
     file: &'a File,

@@ -82,9 +82,12 @@ pub(crate) fn take_over(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{collections::BTreeMap, fs, path::Path};
+
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::files::{DATA, FileSystem, Library, contents};
 
     const MOST: u64 = 1 << 20;
 
@@ -201,5 +204,81 @@ mod tests {
         assert!(is_kept(&path), "whoever has it may be about to write");
         drop(first);
         assert!(!is_kept(&path));
+    }
+
+    /// The files of a new agent with this state file, and the file.
+    fn agent(path: &Path) -> (FileSystem, StateFile, WentOn) {
+        let file = opened(path);
+        let store = Store::new(file.clone(), 10_000);
+        let (file, went_on, kept) = take_over(file, Some(store.clone()), MOST);
+        let mut file = file.expect("nobody else has it");
+        let files = FileSystem::new(Arc::new(Library::new([])), 1 << 30, 1 << 20);
+        let mut files = files.with_store(Some(store));
+        match kept {
+            Some(mut kept) => {
+                assert!(file.attach(&mut kept.files) && files.load(kept.files));
+            }
+            None => file.discard().expect("truncated"),
+        }
+        (files, file, went_on)
+    }
+
+    fn change(files: &mut FileSystem, (name, at, len): (usize, u64, usize), byte: u8) {
+        let (file, _) = files.find_or_create(DATA, &name.to_string(), true).expect("made");
+        if len % 3 == 0 {
+            files.resize(file, at).expect("resized");
+        } else {
+            files.write(file, at, &vec![byte; len]).expect("written");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_state_on_disk_is_whole_whenever_its_agent_is_killed(
+            steps in proptest::collection::vec(
+                (0..6u8, (0..4usize, 0..300_000u64, 0..200_000usize)), 1..25
+            )
+        ) {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (path, copy) = (dir.path().join("state"), dir.path().join("copy"));
+            let (mut files, mut file, _) = agent(&path);
+            let (mut has_state, mut saved) = (false, BTreeMap::new());
+            for (number, (kind, act)) in steps.into_iter().enumerate() {
+                let byte = u8::try_from(number + 1).expect("few");
+                match kind {
+                    0 => {
+                        let _ = files.remove_file(DATA, &act.0.to_string());
+                        files.collect(|_| false);
+                    }
+                    1 => {
+                        let kept = Kept {
+                            key: crate::key(), files: files.save(), kernels: vec![],
+                        };
+                        file.write(kept).expect("written");
+                        (has_state, saved) = (true, contents(&files));
+                    }
+                    2 => {
+                        let (before, were) = (files.clone(), contents(&files));
+                        change(&mut files, act, byte);
+                        files.restore(&before);
+                        prop_assert_eq!(contents(&files), were);
+                    }
+                    3 if number % 2 == 0 => {
+                        // It ends without having been saved.
+                        drop((files, file));
+                        (files, file, _) = agent(&path);
+                        prop_assert_eq!(&contents(&files), &saved);
+                    }
+                    _ => change(&mut files, act, byte),
+                }
+                // What a kill at this moment would leave.
+                fs::copy(&path, &copy).expect("copied");
+                let (found, _, went_on) = agent(&copy);
+                prop_assert_eq!(went_on, if has_state { WentOn::Last } else { WentOn::Nothing });
+                prop_assert_eq!(&contents(&found), &saved);
+            }
+        }
     }
 }
