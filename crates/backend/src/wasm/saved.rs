@@ -256,4 +256,26 @@ mod tests {
         folder.forget(&new);
         assert!(!folder.state(&new).exists() && folder.record(&new).is_none());
     }
+
+    #[test]
+    fn folders_of_servers_that_were_killed_are_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let make = || StateFolder::temporary(Some(dir.path())).expect("made");
+        let (own, of_a_running_one, new, left) = (make(), make(), make(), make());
+        let other = dir.path().join("llm-sandbox-thesis");
+        fs::create_dir(&other).expect("made");
+        let running = StateFolder::named(of_a_running_one.path());
+        let locks = [StateFolder::named(own.path()), running].map(|it| it.lock().expect("locked"));
+        for folder in [own.path(), of_a_running_one.path(), left.path(), &other] {
+            fs::write(folder.join("file"), "x").expect("written");
+            let folder = File::open(folder).expect("there");
+            folder.set_modified(SystemTime::now() - MADE_WITHIN * 2).expect("set");
+        }
+        remove_left(own.path());
+        assert!(!left.path().exists());
+        for folder in [own.path(), of_a_running_one.path(), new.path(), &other] {
+            assert!(folder.exists(), "{}", folder.display());
+        }
+        drop(locks);
+    }
 }

@@ -143,6 +143,14 @@ impl Worker {
         now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
     }
 
+    /// Gives the space of removed files back to the disk.
+    fn tidy(&self) {
+        let store = self.files.now().store();
+        if let Some(store) = store {
+            store.tidy();
+        }
+    }
+
     /// The index of the kernel of this runtime.
     fn find(&self, name: &RuntimeName) -> Result<usize, Failure> {
         let names = || self.kernels.iter().map(|kernel| kernel.language().name());
@@ -193,10 +201,12 @@ impl Runner for Worker {
         self.settle_files(is_kept);
         // The caller does not wait until the state after the run is noted; saving the sandbox does.
         let keeper = self.keeper.clone();
-        let _settling = keeper.settling();
+        let settling = keeper.settling();
         let sent = self.reply(job, ended, &before);
         self.kernels[at].settle(&mut self.pages);
         self.note();
+        drop(settling);
+        self.tidy();
         sent
     }
 
@@ -207,6 +217,7 @@ impl Runner for Worker {
 
     fn hibernate(&mut self, keep: bool) -> HibernateDone {
         self.kernels.iter_mut().for_each(Kernel::hibernate);
+        self.tidy();
         HibernateDone { kept: keep && self.keeper.keep() }
     }
 
@@ -229,6 +240,7 @@ impl Runner for Worker {
             now.collect(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
         }
         self.note();
+        self.tidy();
         done
     }
 

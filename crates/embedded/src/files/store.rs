@@ -9,7 +9,9 @@
 //! share the slots and therefore stay as they are; a slot that is shared is copied before it is written. So the
 //! store never writes to a slot of a saved state until a newer state has replaced that one.
 //!
-//! Freed slots are cleared in groups: the disk gets their space back, and a new piece begins with zeros.
+//! Freed slots are cleared before they are used again: the disk gets their space back, and a new piece begins with zeros.
+//! That happens after a run, without a lock on the files, as a slow disk must not hold up answers to the server; and in
+//! small groups when new slots are needed.
 
 use std::{
     collections::BTreeSet,
@@ -29,8 +31,12 @@ pub(crate) const PIECE_BYTES: u32 = 64 << 10;
 /// The same as another type.
 pub(crate) const PIECE: usize = PIECE_BYTES as usize;
 
-/// Number of freed slots that may wait to be cleared. They take at most 16 MiB of the disk.
+/// Number of freed slots, 16 MiB, from which on a new slot clears as many of them first. So a run does not take more of
+/// the disk by freeing slots and using new ones.
 const MAX_FREED: usize = 256;
+
+/// Number of slots that are cleared in one step.
+const MAX_CLEARED: usize = 4096;
 
 /// A file with contents. It refuses new slots until it has been [opened](Self::open).
 #[derive(Debug)]
@@ -84,26 +90,39 @@ impl Store {
         let mut slots = self.slots();
         let freed = (1..end).filter(|slot| !used.contains(slot)).collect();
         *slots = Slots { end, freed, ..Slots::default() };
-        self.clear(&mut slots);
+        drop(slots);
+        self.tidy();
         Ok(())
     }
 
-    /// Clears the freed slots, and truncates the file behind the last one that is used.
+    /// Clears all freed slots, and truncates the file behind the last one that is used. This may take as long as the
+    /// disk needs.
     pub(crate) fn tidy(&self) {
-        self.clear(&mut self.slots());
+        while !self.slots().freed.is_empty() {
+            self.clear(MAX_CLEARED);
+        }
     }
 
-    fn clear(&self, slots: &mut Slots) {
-        let mut freed = std::mem::take(&mut slots.freed);
+    /// Clears at most this many of the freed slots. Nothing is locked while the disk works.
+    fn clear(&self, most: usize) {
+        let mut freed = {
+            let freed = &mut self.slots().freed;
+            freed.split_off(freed.len().saturating_sub(most))
+        };
         freed.sort_unstable();
+        let mut are_clear = true;
         for run in freed.chunk_by(|slot, next| slot + 1 == *next) {
-            if !punch(&self.file, offset_of(run[0]), (run.len() * PIECE) as u64) {
-                slots.keeps_bytes = true;
-            }
+            are_clear &= punch(&self.file, offset_of(run[0]), (run.len() * PIECE) as u64);
         }
+        let mut slots = self.slots();
+        if slots.end == 0 {
+            return;
+        }
+        slots.keeps_bytes |= !are_clear;
         slots.free.extend(freed);
         let end = slots.end;
-        while slots.end > 1 && slots.free.remove(&(slots.end - 1)) {
+        while slots.end > 1 && slots.free.last() == Some(&(slots.end - 1)) {
+            slots.free.pop_last();
             slots.end -= 1;
         }
         if slots.end < end {
@@ -114,20 +133,29 @@ impl Store {
 
     /// A new slot.
     pub(crate) fn slot(self: &Arc<Self>) -> Result<Slot, Errno> {
-        let mut slots = self.slots();
-        if slots.free.is_empty() && slots.end >= self.most {
-            self.clear(&mut slots);
+        let has_many = self.slots().freed.len() >= MAX_FREED;
+        if has_many {
+            self.clear(MAX_FREED);
         }
+        if let Some(slot) = self.next_slot() {
+            return Ok(slot);
+        }
+        self.tidy();
+        self.next_slot().ok_or(Errno::Nospc)
+    }
+
+    fn next_slot(self: &Arc<Self>) -> Option<Slot> {
+        let mut slots = self.slots();
         let (number, is_new) = match slots.free.pop_first() {
             Some(number) => (number, false),
             None if (1..self.most).contains(&slots.end) => {
                 slots.end += 1;
                 (slots.end - 1, true)
             }
-            None => return Err(Errno::Nospc),
+            None => return None,
         };
         let written = if is_new || !slots.keeps_bytes { 0 } else { PIECE_BYTES };
-        Ok(Slot { store: Some(self.clone()), number, written })
+        Some(Slot { store: Some(self.clone()), number, written })
     }
 
     /// Slots for this many bytes of a saved state, one after another.
@@ -135,7 +163,6 @@ impl Store {
         let count = bytes.max(1).div_ceil(PIECE as u64);
         let count = u32::try_from(count).map_err(|_| Errno::Nospc)?;
         let mut slots = self.slots();
-        self.clear(&mut slots);
         let mut run = 0..0;
         for slot in &slots.free {
             run = if run.end == *slot { run.start..slot + 1 } else { *slot..slot + 1 };
@@ -181,12 +208,8 @@ impl Store {
 
     fn free(&self, number: u32) {
         let mut slots = self.slots();
-        if slots.end == 0 {
-            return;
-        }
-        slots.freed.push(number);
-        if slots.freed.len() >= MAX_FREED {
-            self.clear(&mut slots);
+        if slots.end > 0 {
+            slots.freed.push(number);
         }
     }
 }
@@ -404,6 +427,7 @@ mod tests {
         let _slots: Vec<_> = (0..10).map(|_| store.slot().expect("free")).collect();
         let mut last = store.extent(200_000).expect("free");
         for _ in 0..50 {
+            store.tidy();
             let next = store.extent(200_000).expect("free");
             assert!(next.offset() <= offset_of(15), "{}", next.offset());
             last = next;

@@ -123,15 +123,25 @@ pub fn is_kept(path: &Path) -> bool {
     look().unwrap_or(false)
 }
 
-/// Truncates a file that has no saved sandbox, because its agent was killed before it wrote one. Does nothing if another
+/// Truncates a file in which no sandbox was ever saved, because its agent was killed before. Does nothing if another
 /// process has locked the file. The mark stays: the next agent says that the sandbox is lost.
 pub fn truncate_unkept(path: &Path) {
     let truncate = || -> io::Result<()> {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let file = only_file(options.open(path)?)?;
-        let has_none = file.try_lock().is_ok() && newest(&file).is_none();
-        if has_none && file.metadata()?.len() > START { file.set_len(START) } else { Ok(()) }
+        if file.metadata()?.len() <= START || file.try_lock().is_err() {
+            return Ok(());
+        }
+        for place in RECORDS {
+            let mut record = [0; RECORD];
+            file.read_exact_at(&mut record, place)?;
+            // Another version's record may still be of use to that version.
+            if record.iter().any(|byte| *byte != 0) {
+                return Ok(());
+            }
+        }
+        file.set_len(START)
     };
     // A file that cannot be truncated is removed when it is old.
     let _ = truncate();

@@ -206,6 +206,33 @@ mod tests {
         assert!(!is_kept(&path));
     }
 
+    #[test]
+    fn only_a_file_without_any_state_is_truncated() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let len = || fs::metadata(&path).expect("there").len();
+        let (mut file, ..) = found(&path);
+        file.leave();
+        fs::write(&path, [fs::read(&path).expect("read"), vec![0; 100_000]].concat())
+            .expect("written");
+        truncate_unkept(&path);
+        assert_eq!(len(), 100_008, "its agent may be about to write");
+        drop(file);
+        truncate_unkept(&path);
+        assert_eq!((len(), found(&path).1), (4096, WentOn::Unusable));
+        let (mut file, ..) = found(&path);
+        file.write(kept(1)).expect("written");
+        drop(file);
+        let mut bytes = fs::read(&path).expect("read");
+        truncate_unkept(&path);
+        assert_eq!(found(&path).1, WentOn::Last);
+        // A record of another version.
+        bytes[512..528].copy_from_slice(b"llm-sandbox kept");
+        fs::write(&path, &bytes).expect("written");
+        truncate_unkept(&path);
+        assert_eq!((len(), found(&path).1), (bytes.len() as u64, WentOn::Unusable));
+    }
+
     /// The files of a new agent with this state file, and the file.
     fn agent(path: &Path) -> (FileSystem, StateFile, WentOn) {
         let file = opened(path);
@@ -276,7 +303,7 @@ mod tests {
                 // What a kill at this moment would leave.
                 fs::copy(&path, &copy).expect("copied");
                 let (found, _, went_on) = agent(&copy);
-                prop_assert_eq!(went_on, if has_state { WentOn::Last } else { WentOn::Nothing });
+                prop_assert_eq!(went_on == WentOn::Last, has_state);
                 prop_assert_eq!(&contents(&found), &saved);
             }
         }

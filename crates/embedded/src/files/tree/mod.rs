@@ -93,6 +93,11 @@ impl FileSystem {
         Self { store, ..self }
     }
 
+    /// The store of the data area's contents; `None` if they are in memory.
+    pub(crate) fn store(&self) -> Option<Arc<Store>> {
+        self.store.clone()
+    }
+
     /// An empty content for a file of the data area.
     pub(in crate::files) fn new_content(&self) -> Content {
         Content::new(self.store.as_ref())
