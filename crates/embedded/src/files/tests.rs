@@ -17,6 +17,18 @@ fn files() -> FileSystem {
     FileSystem::new(Arc::new(library), QUOTA, 1000)
 }
 
+/// The same with contents on disk, if wanted.
+fn files_on(on_disk: bool) -> FileSystem {
+    let store = on_disk.then(|| store_in(tempfile::tempfile().expect("a file")));
+    files().with_store(store)
+}
+
+fn store_in(file: fs::File) -> Arc<Store> {
+    let store = Store::new(Arc::new(file), 1000);
+    store.open(&[].into()).expect("opened");
+    store
+}
+
 fn write(files: &mut FileSystem, path: &str, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
     let (file, _) = files.find_or_create(DATA, path, true)?;
     files.write(file, offset, bytes)
@@ -234,9 +246,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_does_what_a_real_folder_does(steps in steps()) {
+    fn it_does_what_a_real_folder_does(steps in steps(), on_disk: bool) {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut files = files();
+        let mut files = files_on(on_disk);
         for step in &steps {
             prop_assert_eq!(here(&mut files, step), really(dir.path(), step), "{:?}", step);
             files.collect(|_| false);
@@ -250,8 +262,10 @@ proptest! {
     }
 
     #[test]
-    fn a_copy_is_what_it_was_and_can_be_gone_back_to(first in steps(), second in steps()) {
-        let mut files = files();
+    fn a_copy_is_what_it_was_and_can_be_gone_back_to(
+        first in steps(), second in steps(), on_disk: bool
+    ) {
+        let mut files = files_on(on_disk);
         for step in &first {
             here(&mut files, step);
         }
@@ -349,6 +363,25 @@ fn an_upload_has_to_fit_into_what_may_be_gone_back_to() {
     assert!(small.load(files.save()), "what is there is taken, whatever it may have");
     assert_eq!(contents(&small).len(), 2);
     assert_eq!(write(&mut small, "more", 0, b"x"), Err(Errno::Nospc));
+}
+
+#[test]
+fn a_write_that_the_disk_refuses_counts_nowhere() {
+    // Each write to it fails as on a full disk.
+    let full = fs::File::options().write(true).open("/dev/full").expect("Linux");
+    let mut files = files().with_store(Some(store_in(full)));
+    let (mut before, mut uploads) = (files.clone(), Uploads::default());
+    for last in [true, false] {
+        let refused =
+            uploads.put(&put("up", 1, 0, last, false), b"x", &mut files, Some(&mut before));
+        assert_eq!(refused.expect_err("refused").code, FailureCode::Full);
+    }
+    assert_eq!(write(&mut files, "a", 5, b"x"), Err(Errno::Nospc));
+    for files in [&mut files, &mut before] {
+        let (file, _) = files.find_or_create(DATA, "hollow", true).expect("made");
+        files.resize(file, QUOTA).expect("nothing else counts");
+        assert_eq!((files.used_bytes(), files.resize(file, QUOTA + 1)), (QUOTA, Err(Errno::Nospc)));
+    }
 }
 
 #[test]
