@@ -15,6 +15,7 @@ mod wasm {
         a_cell_that_fills_the_disk_keeps_its_variables => super::a_cell_that_fills_the_disk_keeps_its_variables(On::Wasm);
         an_upload_is_refused_when_the_disk_limit_is_reached =>
             super::an_upload_is_refused_when_the_disk_limit_is_reached(On::Wasm);
+        a_folder_that_is_in_memory_or_missing_is_told => super::a_folder_that_is_in_memory_or_missing_is_told();
     }
 }
 
@@ -89,6 +90,32 @@ async fn an_upload_is_refused_when_the_disk_limit_is_reached(on: On) {
     assert_eq!((read.status, &read.body[..]), (206, &content[24_999_990..]));
     let info = caller.call("get_workspace_info", json!({ "session_id": session })).await;
     assert!(info.raw.to_string().contains("40"), "{}", info.raw);
+}
+
+async fn a_folder_that_is_in_memory_or_missing_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let doctor = async |tmp: &str| {
+        let mut command = support::program(folder.path(), &[DISK[0], DISK[1], ("TMPDIR", tmp)]);
+        On::Wasm.choose(&mut command);
+        let (_, out, _) = support::ended(command.arg("doctor")).await;
+        out.lines()
+            .skip_while(|line| !line.contains(" disk "))
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let usual = doctor(folder.path().to_str().expect("UTF-8")).await;
+    assert!(usual.starts_with("ok") && usual.contains("GB are free"), "{usual}");
+    let in_memory = doctor("/dev/shm").await;
+    assert!(in_memory.starts_with("warn") && in_memory.contains("in memory"), "{in_memory}");
+    let missing = doctor("/nowhere").await;
+    assert!(missing.starts_with("FAIL") && missing.contains("TMPDIR"), "{missing}");
+    // A session that cannot have its files there is refused with the same words.
+    let settings = [DISK[0], ("TMPDIR", "/nowhere")];
+    let (server, id) = (Server::start_with(On::Wasm, &settings).await, name("nowhere"));
+    let refused = server.call("run_python", json!({ "session_id": id, "code": "1" })).await;
+    assert_eq!(refused.error(), "sandbox_unavailable");
+    assert!(refused.raw.to_string().contains("TMPDIR"), "{}", refused.raw);
 }
 
 /// The names of the volumes of a session.

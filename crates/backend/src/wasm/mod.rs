@@ -331,8 +331,11 @@ impl Diagnosable for Wasm {
             };
             let mut checks = vec![Check::new("engine", engine), Check::new("runtime", runtime)];
             checks.extend(self.state.as_ref().map(|folder| Check::new("states", folder.look())));
-            let on_disk = self.folder_on_disk();
-            checks.extend(on_disk.map(|it| Check::new("disk", disk::finding(it, limits.data))));
+            let on_disk = self.disk.as_ref().zip(self.folder_on_disk());
+            checks.extend(on_disk.map(|(disk, folder)| {
+                let finding = disk.check().map(|()| disk::finding(folder, limits.data));
+                Check::new("disk", finding.unwrap_or_else(Finding::from))
+            }));
             checks
         })
     }
