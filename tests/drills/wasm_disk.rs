@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{On, Server, key_in, name, text, until};
+use support::{On, Server, key_in, name, noise, text, until};
 
 use crate::embedded::{agents, state_folder, until_gone};
 
@@ -331,7 +331,7 @@ async fn files_on_disk_come_back_from_the_archive() {
     let expected = value(&server, &id, "all_known()").await;
     let rest = value(&server, &id, "at = held.tell(); r = held.read(9); held.seek(at); r").await;
     // Only its files are archived.
-    server.upload(&plain, "p.bin", &[7; 3_000_000]).await.ok();
+    server.upload(&plain, "p.bin", &noise(3_000_000)).await.ok();
     server.signal("TERM");
     server.exit_code().await;
     for storage in ["disk", "memory"] {

@@ -30,6 +30,6 @@ pub(crate) use self::{
     datasets::{DatasetPath, Datasets, Gate, Open, is_of_dataset},
     errno::Errno,
     served::{PackageUploads, Uploads},
-    store::{Extent, PIECE_BYTES, Store, len_of, punch, slots_of},
+    store::{Extent, PIECE_BYTES, Store, len_of, offset_of, punch, slots_of},
     tree::{Area, Base, DATA, Entry, FileSystem, Library, Located, ROOT, SavedFiles, Stat, Times},
 };

@@ -220,7 +220,7 @@ pub(super) fn short(bytes: usize) -> u32 {
 }
 
 /// The offset of a slot in its file.
-fn offset_of(slot: u32) -> u64 {
+pub(crate) fn offset_of(slot: u32) -> u64 {
     u64::from(slot) * PIECE as u64
 }
 

@@ -27,7 +27,7 @@ use nix::libc;
 use sha2::{Digest, Sha256};
 
 use super::Kept;
-use crate::files::{Extent, SavedFiles, Store, len_of, punch, slots_of};
+use crate::files::{Extent, SavedFiles, Store, len_of, offset_of, punch, slots_of};
 
 /// The first bytes of a record. They change with the form of states.
 const MAGIC: &[u8; 16] = b"llm-sandbox sv 2";
@@ -157,6 +157,9 @@ pub(crate) struct StateFile {
     store: Option<Arc<Store>>,
     /// The slots of the newest state, and those that it names.
     held: Option<(Extent, SavedFiles)>,
+    /// The end of the slots that the newest state names although there is no store: files were on disk when it was
+    /// written.
+    slots_end: u64,
     #[cfg(test)]
     room: Option<u64>,
 }
@@ -173,6 +176,7 @@ impl StateFile {
             mark,
             store,
             held: None,
+            slots_end: 0,
             #[cfg(test)]
             room: None,
         };
@@ -209,11 +213,14 @@ impl StateFile {
     pub(crate) fn attach(&mut self, files: &mut SavedFiles) -> bool {
         let Some((_, record)) = self.newest else { return false };
         let region = slots_of(record.at, record.len);
-        let attached = files.attach(&self.file, self.store.as_ref(), region.clone());
-        if let Some(store) = &self.store {
-            self.held = attached.is_ok().then(|| (store.found(region), files.clone()));
+        let Ok(end) = files.attach(&self.file, self.store.as_ref(), region.clone()) else {
+            return false;
+        };
+        match &self.store {
+            Some(store) => self.held = Some((store.found(region), files.clone())),
+            None => self.slots_end = offset_of(end),
         }
-        attached.is_ok()
+        true
     }
 
     /// Discards its state: nothing in the store is used.
@@ -253,8 +260,8 @@ impl StateFile {
     /// Writes a state of this size before or behind the old one.
     fn write_beside(&mut self, size: u64, kept: &Kept) -> io::Result<()> {
         let old = self.newest.map(|(_, record)| record);
-        let old_end = old.and_then(|old| old.end()).unwrap_or(START);
-        let is_before = old.is_some_and(|old| START + size <= old.at);
+        let old_end = old.and_then(|old| old.end()).unwrap_or(START).max(self.slots_end);
+        let is_before = self.slots_end == 0 && old.is_some_and(|old| START + size <= old.at);
         let at = if is_before { START } else { old_end.next_multiple_of(START) };
         let record = match self.write_at(at, kept) {
             Ok(record) => record,
@@ -264,6 +271,7 @@ impl StateFile {
             }
         };
         self.replace(record)?;
+        self.slots_end = 0;
         // Frees the disk space of the old state. If that fails, a later state can still be written there.
         if is_before {
             let _ = self.file.set_len(record.at + record.len);

@@ -250,6 +250,45 @@ mod tests {
         (files, file, went_on)
     }
 
+    #[test]
+    fn a_state_on_disk_stays_until_a_newer_one_in_memory_is_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("state");
+        let kept =
+            |files: &FileSystem| Kept { key: crate::key(), files: files.save(), kernels: vec![] };
+        let (mut files, mut file, _) = agent(&path);
+        change(&mut files, (1, 0, 1_000_000), 7);
+        file.write(kept(&files)).expect("written");
+        let expected = contents(&files);
+        drop((files, file));
+        // Files are in memory from now on.
+        let in_memory = || {
+            let (file, _, found) = take_over(opened(&path), None, 1 << 30);
+            let (mut file, mut found) = (file.expect("nobody else has it"), found.expect("there"));
+            let mut files = FileSystem::new(Arc::new(Library::new([])), 1 << 30, 1 << 20);
+            assert!(file.attach(&mut found.files) && files.load(found.files));
+            (files, file)
+        };
+        let (mut files, mut file) = in_memory();
+        assert_eq!(contents(&files), expected);
+        change(&mut files, (1, 0, 500_000), 8);
+        file.fail_after(300_000);
+        file.write(kept(&files)).expect_err("the disk is full");
+        drop((files, file));
+        let (files, file, went_on) = agent(&path);
+        assert_eq!((contents(&files), went_on), (expected, WentOn::Last));
+        drop((files, file));
+        let (mut files, mut file) = in_memory();
+        change(&mut files, (1, 0, 500_000), 9);
+        for _ in 0..2 {
+            file.write(kept(&files)).expect("written");
+        }
+        let expected = contents(&files);
+        drop((files, file));
+        let (files, _file) = in_memory();
+        assert_eq!(contents(&files), expected);
+    }
+
     fn change(files: &mut FileSystem, (name, at, len): (usize, u64, usize), byte: u8) {
         let (file, _) = files.find_or_create(DATA, &name.to_string(), true).expect("made");
         if len % 3 == 0 {

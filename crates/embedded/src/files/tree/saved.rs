@@ -20,7 +20,8 @@ pub(crate) struct SavedFiles {
 
 impl SavedFiles {
     /// Attaches the contents of loaded files: those of the data area to `store` if there is one, all others are read
-    /// from `file` into memory. Opens the store with their slots and with the slots in `region`.
+    /// from `file` into memory. Opens the store with their slots and with the slots in `region`. Returns the first slot
+    /// behind theirs; 0 if they have none.
     ///
     /// # Errors
     /// If the file does not have a slot, two contents have the same one, or the disk fails.
@@ -29,7 +30,7 @@ impl SavedFiles {
         file: &File,
         store: Option<&Arc<Store>>,
         region: Range<u32>,
-    ) -> io::Result<()> {
+    ) -> io::Result<u32> {
         let mut used: BTreeSet<u32> = region.collect();
         let all = self.nodes.iter_mut().chain(&mut self.packages);
         let contents = all.filter_map(|(_, node)| match &mut node.kind {
@@ -37,7 +38,9 @@ impl SavedFiles {
             _ => None,
         });
         let contents: Vec<(&mut Content, Area)> = contents.collect();
+        let mut end = 0;
         for slot in contents.iter().flat_map(|(content, _)| content.slots()) {
+            end = end.max(slot.saturating_add(1));
             if !used.insert(slot) {
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -49,7 +52,7 @@ impl SavedFiles {
             let attached = content.attach(file, store.filter(|_| area == Area::Data));
             attached.map_err(|errno| io::Error::other(format!("{errno:?}")))?;
         }
-        Ok(())
+        Ok(end)
     }
 }
 
