@@ -166,7 +166,7 @@ impl Config {
         reader.refuse_new_key();
         let own_places = datasets::own_places(&reader, [&env_file, &file]);
         let read = Self::read(&mut reader);
-        let mut config = Self { misspelt, own_places, env_file, file, remarks, ..read };
+        let mut config = Self { misspelt, env_file, file, own_places, remarks, ..read };
         config.read_tokens_file(&mut reader);
         let computed = config.computed_defaults(&reader);
         let mut others = vec![];

@@ -131,13 +131,14 @@ impl Tool for UploadFile {
                     bytes.into()
                 }
             }
-            (None, Some(text), None) => match call.long_text(&text) {
-                Some(whole) => whole.text(limit).map_err(in_message)?,
-                None => {
+            (None, Some(text), None) => {
+                if let Some(whole) = call.long_text(&text) {
+                    whole.text(limit).map_err(in_message)?
+                } else {
                     within(text.len() as u64, limit).map_err(in_message)?;
                     text.into_bytes().into()
                 }
-            },
+            }
             (None, None, Some(_)) if call.services.transport == Transport::Http => {
                 return Err(Error::InvalidArgument(
                     "local_path works over stdio only. Leave it out and send the file to the \

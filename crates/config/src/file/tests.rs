@@ -146,7 +146,8 @@ datasets:
 fn all_mistakes_of_a_dataset_are_told() {
     let text = "datasets:\n  - { name: a/b, path: /proc/1, desc: x, callers: { a: ann } }\n";
     let mistakes = with_callers(text).unwrap_err();
-    let told = ["no name of a dataset", "folder of the system", "no key \"desc\"", "callers is no text"];
+    let told =
+        ["no name of a dataset", "folder of the system", "no key \"desc\"", "callers is no text"];
     for what in told {
         assert!(mistakes.contains(what), "{what}: {mistakes}");
     }

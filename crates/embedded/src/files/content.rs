@@ -473,13 +473,13 @@ mod tests {
         };
         let full = store_of(full);
         let mut content = Content::new(Some(&full));
-        assert_eq!(content.write(70_000, &[1; 100_000]), Err(Errno::Nospc));
+        assert_eq!(content.write(70_000, &vec![1; 100_000]), Err(Errno::Nospc));
         assert_eq!((content.len(), full.used()), (0, 0));
         // A file that another process truncates.
         let file = tempfile::NamedTempFile::new().expect("a file");
         let store = store_of(file.reopen().expect("opened"));
         let mut content = Content::new(Some(&store));
-        content.write(0, &[1; 100_000]).expect("written");
+        content.write(0, &vec![1; 100_000]).expect("written");
         file.as_file().set_len(100_000).expect("truncated");
         let mut bytes = [7; 100];
         assert_eq!(content.read(0, &mut bytes), Ok(100));
