@@ -34,6 +34,9 @@ const EXAMPLES: usize = 3;
 pub(crate) fn rendered(summary: &Summary) -> Value {
     let mut shown = Map::new();
     shown.insert("kind".into(), kind(summary.kind).into());
+    if summary.gzip {
+        shown.insert("compression".into(), "gzip".into());
+    }
     let encoding = summary.encoding.as_deref().filter(|name| is_encoding(name));
     shown.extend(encoding.map(|name| ("encoding".to_owned(), name.into())));
     let marks = [
@@ -64,9 +67,8 @@ pub(crate) fn rendered(summary: &Summary) -> Value {
     }
     if let Some(looked_at) = summary.looked_at
         && (summary.at_least || summary.rows.is_some_and(|rows| rows > looked_at))
-        && summary.columns.iter().any(|column| column.missing.is_some_and(|missing| missing > 0))
     {
-        shown.insert("missing_in_first".into(), number(looked_at).into());
+        shown.insert("columns_from_first_rows".into(), number(looked_at).into());
     }
     if !summary.sheets.is_empty() {
         let (sheets, more) = within(summary.sheets.iter().map(sheet), MAX_SHEET_TOKENS);
@@ -127,6 +129,7 @@ fn kind(kind: SummaryKind) -> &'static str {
 fn sheet(sheet: &Sheet) -> String {
     let name = cut(&sheet.name, MAX_NAME);
     match sheet.rows {
+        Some(1) => format!("{name}: 1 row"),
         Some(rows) => format!("{name}: {} rows", number(rows)),
         None => name,
     }
@@ -134,7 +137,7 @@ fn sheet(sheet: &Sheet) -> String {
 
 /// A column as `Region: text, 3 missing: North | South | East`, with at most so many examples.
 fn column(at: usize, column: &Column, most_examples: usize) -> String {
-    let Column { name, kind, missing, examples } = column;
+    let Column { name, kind, missing, unsure, examples } = column;
     let mut shown =
         if name.is_empty() { format!("column {}", at + 1) } else { cut(name, MAX_NAME) };
     shown.push_str(match kind {
@@ -153,6 +156,13 @@ fn column(at: usize, column: &Column, most_examples: usize) -> String {
         ColumnKind::Mixed => ": mixed",
         ColumnKind::Empty => ": empty",
     });
+    if *unsure {
+        shown.push_str(match kind {
+            ColumnKind::Number => ", may be thousands",
+            ColumnKind::Date | ColumnKind::Datetime => ", day or month first",
+            _ => "",
+        });
+    }
     if let Some(missing) = missing.filter(|missing| *missing > 0) {
         shown.push_str(", ");
         shown.push_str(&number(missing).to_string());
@@ -189,10 +199,12 @@ fn cut(text: &str, most: usize) -> String {
 }
 
 /// Words of every summary, each a token.
-const WORDS: [&str; 34] = [
+const WORDS: [&str; 39] = [
     "at",
+    "be",
     "bool",
     "columns",
+    "compression",
     "csv",
     "date",
     "datetime",
@@ -202,6 +214,7 @@ const WORDS: [&str; 34] = [
     "encoding",
     "first",
     "float",
+    "from",
     "header",
     "in",
     "int",
@@ -210,11 +223,13 @@ const WORDS: [&str; 34] = [
     "least",
     "line",
     "list",
+    "may",
     "missing",
     "mixed",
     "month",
     "more",
     "object",
+    "or",
     "rows",
     "separator",
     "sheets",
@@ -315,7 +330,13 @@ mod tests {
 
     fn text(name: &str, examples: &[&str]) -> Column {
         let examples = examples.iter().map(|it| (*it).to_owned()).collect();
-        Column { name: name.into(), kind: ColumnKind::Text, missing: Some(0), examples }
+        Column {
+            name: name.into(),
+            kind: ColumnKind::Text,
+            missing: Some(0),
+            unsure: false,
+            examples,
+        }
     }
 
     #[test]
@@ -345,12 +366,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_missing_values_say_how_much_of_the_file_they_are_about() {
-        let column = Column { missing: Some(1), ..text("a", &[]) };
-        let whole = of(vec![column]);
-        assert_eq!(rendered(&whole)["missing_in_first"], Value::Null);
+    fn rows_and_columns_say_how_much_of_the_file_they_are_about() {
+        let whole = of(vec![text("a", &[])]);
+        assert_eq!(rendered(&whole)["columns_from_first_rows"], Value::Null);
         let start = Summary { rows: Some(9), ..whole.clone() };
-        assert_eq!(rendered(&start)["missing_in_first"], 3);
+        assert_eq!(rendered(&start)["columns_from_first_rows"], 3);
         let cut = Summary { at_least: true, ..whole };
         assert_eq!(
             (&rendered(&cut)["rows"], &rendered(&cut)["rows_at_least"]),
@@ -397,7 +417,12 @@ mod tests {
             numbers: [u64; 5],
             sheets in prop::collection::vec(any::<String>(), 0..20),
         ) {
-            let column = |name: &String| Column { missing: Some(numbers[0]), ..text(name, &[name, "1", name]) };
+            let column = |name: &String| Column {
+                kind: ColumnKind::Datetime,
+                missing: Some(numbers[0]),
+                unsure: true,
+                ..text(name, &[name, "1", name])
+            };
             let summary = Summary {
                 encoding: names.first().cloned(),
                 within: names.last().cloned(),
@@ -406,6 +431,8 @@ mod tests {
                 more_columns: numbers[3],
                 more_sheets: numbers[4],
                 header: false,
+                header_line: numbers[2],
+                gzip: true,
                 at_least: true,
                 sheets: sheets.into_iter().map(|name| Sheet { name, rows: Some(numbers[0]) }).collect(),
                 ..of(names.iter().map(column).collect())

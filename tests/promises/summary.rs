@@ -18,6 +18,13 @@ on_all! {
     an_upload_of_a_table_says_what_is_in_it,
     a_table_of_a_german_program_is_read_as_it_was_written,
     titles_and_missing_headers_are_found,
+    titles_above_the_table_of_a_sheet_are_found,
+    the_line_that_tells_excel_the_separator_is_no_row,
+    a_type_holds_for_all_values_that_were_read,
+    columns_say_from_how_many_rows_they_are_if_not_from_all,
+    numbers_and_days_that_can_be_read_in_two_ways_say_so,
+    a_file_with_a_wrong_extension_is_summarized_as_what_it_is,
+    packed_texts_have_a_summary,
     quotes_may_contain_separators_and_line_ends,
     every_kind_of_table_has_a_summary,
     a_file_that_is_sent_to_an_upload_url_or_with_a_form_has_a_summary,
@@ -125,7 +132,7 @@ async fn an_upload_of_a_table_says_what_is_in_it(on: On) {
         found,
         json!({
             "kind": "csv", "encoding": "utf-8", "separator": ",", "rows": 1500,
-            "missing_in_first": 999,
+            "columns_from_first_rows": 999,
             "columns": [
                 "id: int: 1 | 2",
                 "Region: text, 250 missing: South | East",
@@ -209,6 +216,229 @@ async fn titles_and_missing_headers_are_found(on: On) {
 
     let found = summary(&server, &session, "d.csv", b"id\n1\n\n2\n").await;
     assert_eq!((&found["rows"], columns(&found)), (&json!(2), vec!["id: int: 1 | 2"]));
+}
+
+/// A sheet of these rows, by their numbers. Numbers and texts become cells, and empty texts none.
+fn sheet(rows: &[(usize, Vec<String>)]) -> String {
+    let mut sheet = "<worksheet><sheetData>".to_owned();
+    for (number, cells) in rows {
+        write!(sheet, "<row r=\"{number}\">").expect("a text");
+        for (letter, cell) in ('A'..='Z').zip(cells).filter(|(_, cell)| !cell.is_empty()) {
+            let place = format!("r=\"{letter}{number}\"");
+            let cell = if cell.parse::<f64>().is_ok() {
+                format!("<c {place}><v>{cell}</v></c>")
+            } else {
+                format!("<c {place} t=\"inlineStr\"><is><t>{cell}</t></is></c>")
+            };
+            sheet.push_str(&cell);
+        }
+        sheet.push_str("</row>");
+    }
+    sheet + "</sheetData></worksheet>"
+}
+
+async fn titles_above_the_table_of_a_sheet_are_found(on: On) {
+    let server = Server::start(on).await;
+    let session = name("titles");
+    let row = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let mut rows = vec![
+        (1, row("Monthly marketing report")),
+        (2, row("Source: CRM,2026")),
+        (5, row("Region,Revenue,Clicks,Note")),
+    ];
+    // The last cells of some rows are missing, and a note is beside the table.
+    rows.extend((6..106).map(|n| (n, row(&format!("North,{n}.5,{n},{}", ["x", ""][n % 2])))));
+    rows[40].1.push("look".into());
+    let found = summary(&server, &session, "report.xlsx", &workbook(&sheet(&rows))).await;
+    assert_fields!(found, { "kind": "xlsx", "header_line": 5, "rows": 100 });
+    assert_eq!(
+        columns(&found),
+        [
+            "Region: text: North",
+            "Revenue: float: 6.5 | 7.5 | 8.5",
+            "Clicks: int: 6 | 7 | 8",
+            "Note: text, 50 missing: x",
+            "column 5: text, 99 missing: look",
+        ]
+    );
+    // A list of one column, with a note, begins with its first row.
+    let mut rows: Vec<_> = (2..30).map(|n| (n - 1, row(&format!("name {n}")))).collect();
+    rows[0].1 = row("Name");
+    rows[20].1.push("look".into());
+    let found = summary(&server, &session, "list.xlsx", &workbook(&sheet(&rows))).await;
+    assert_fields!(found, { "header_line": null, "rows": 27 });
+    assert_eq!(columns(&found)[0], "Name: text: name 3 | name 4 | name 5");
+
+    let rows = [(3, row("a,b")), (4, row("1,x"))];
+    let found = summary(&server, &session, "row.xlsx", &workbook(&sheet(&rows))).await;
+    assert_fields!(found, { "header_line": 3, "rows": 1 });
+    assert_eq!(found["sheets"][0], "Sales & more: 1 row");
+}
+
+async fn the_line_that_tells_excel_the_separator_is_no_row(on: On) {
+    let server = Server::start(on).await;
+    let session = name("told");
+    for (table, separator, line) in [
+        ("sep=;\r\nid;name\r\n1;a,b\r\n2;c,d\r\n", ";", 2),
+        ("\"sep=|\"\nid|name\n1|a,b\n2|c,d\n", "|", 2),
+        // A separator that is recognized only so, and a title.
+        ("\u{feff}SEP=^\nTitle\n\nid^name\n1^a,b\n2^c,d\n", "^", 4),
+    ] {
+        let found = summary(&server, &session, "a.csv", table.as_bytes()).await;
+        assert_fields!(found, { "separator": separator, "header_line": line, "rows": 2 });
+        assert_eq!(columns(&found), ["id: int: 1 | 2", "name: text: a,b | c,d"]);
+    }
+}
+
+async fn a_type_holds_for_all_values_that_were_read(on: On) {
+    let server = Server::start(on).await;
+    let session = name("types");
+    let table = |first: &dyn Fn(usize) -> String, last: &str| {
+        let rows: String = (0..200).map(|n| format!("{n};{}\n", first(n))).collect();
+        format!("id;v\n{rows}200;{last}\n")
+    };
+    let number = |n: usize| (n + 1).to_string();
+    let day = |n: usize| format!("{}.{}.2026", n % 28 + 1, n % 12 + 1);
+    let time = |n: usize| format!("{}:{:02}", n / 60, n % 60);
+    for (first, last, kind) in [
+        (&number as &dyn Fn(usize) -> String, "7", "int"),
+        (&number, "broken", "text"),
+        (&number, "0123", "text"),
+        (&number, "-1.5", "float"),
+        // Only the last value shows how numbers are written.
+        (&number, "1,5", "float"),
+        (&number, "1.234.567", "int"),
+        (&day, "unknown", "text"),
+        (&day, "31.1.2026", "date, day first"),
+        (&time, "later", "text"),
+    ] {
+        let found = summary(&server, &session, "a.csv", table(first, last).as_bytes()).await;
+        let start = format!("v: {kind}: {}", first(0));
+        assert!(columns(&found)[1].starts_with(&start), "{last}: {found}");
+        let decimal = (last == "1,5").then_some(",");
+        assert_eq!(found["decimal"].as_str(), decimal, "{found}");
+    }
+    let records: Vec<_> = (0..200)
+        .map(|n| json!({ "day": format!("2026-01-{:02} 10:{:02}", n % 28 + 1, n % 60) }))
+        .collect();
+    let whole = json!([records, [{ "day": "unknown" }]].concat()).to_string();
+    let found = summary(&server, &session, "a.json", whole.as_bytes()).await;
+    assert!(columns(&found)[0].starts_with("day: text"), "{found}");
+}
+
+async fn columns_say_from_how_many_rows_they_are_if_not_from_all(on: On) {
+    let server = Server::start(on).await;
+    let session = name("rows");
+    let long = format!("id,v\n{}{}", "1,2\n".repeat(3000), "1,\n".repeat(30));
+    let found = summary(&server, &session, "a.csv", long.as_bytes()).await;
+    assert_fields!(found, { "rows": 3030, "columns_from_first_rows": 999 });
+    assert_eq!(columns(&found)[1], "v: int: 2");
+    let short = format!("id,v\n{}{}", "1,2\n".repeat(300), "1,\n".repeat(30));
+    let found = summary(&server, &session, "a.csv", short.as_bytes()).await;
+    assert_fields!(found, { "rows": 330, "columns_from_first_rows": null });
+    assert_eq!(columns(&found)[1], "v: int, 30 missing: 2");
+    // A key that comes later is no column yet.
+    let lines = "{\"a\": 1}\n".repeat(1500) + "{\"a\": 1, \"b\": 2}\n";
+    let found = summary(&server, &session, "a.jsonl", lines.as_bytes()).await;
+    assert_fields!(found, { "rows": 1501, "columns_from_first_rows": 1000, "columns": ["a: int: 1"] });
+}
+
+async fn numbers_and_days_that_can_be_read_in_two_ways_say_so(on: On) {
+    let server = Server::start(on).await;
+    let session = name("unsure");
+    for (table, expected) in [
+        ("id;v\n1;1.234\n2;2.500\n3;3.750\n", "v: float, may be thousands: 1.234 | 2.500 | 3.750"),
+        ("id;v\n1;1,234\n2;2,500\n", "v: float, may be thousands: 1,234 | 2,500"),
+        // Another column, or value, shows what the point is.
+        ("id;w;v\n1;0.5;1.234\n2;2.5;2.500\n", "v: float: 1.234 | 2.500"),
+        ("id;v\n1;0.234\n2;2.500\n", "v: float: 0.234 | 2.500"),
+        ("id,v\n1,1.234\n2,2.500\n", "v: float: 1.234 | 2.500"),
+        ("id,v\n1,\"1,234\"\n2,\"2,500\"\n", "v: int: 1,234 | 2,500"),
+        (
+            "id;v\na;01/02/2024\nb;03/04/2024\n",
+            "v: date, day or month first: 01/02/2024 | 03/04/2024",
+        ),
+        ("id;v\na;01/02/2024\nb;13/02/2024\n", "v: date, day first: 01/02/2024 | 13/02/2024"),
+        ("id;v\na;1/2/2024 10:30\n", "v: datetime, day or month first: 1/2/2024 10:30"),
+    ] {
+        let found = summary(&server, &session, "a.csv", table.as_bytes()).await;
+        assert_eq!(columns(&found).last(), Some(&expected), "{found}");
+    }
+}
+
+async fn a_file_with_a_wrong_extension_is_summarized_as_what_it_is(on: On) {
+    let server = Server::start(on).await;
+    let session = name("wrong");
+    let parquet = STANDARD.decode(PARQUET).expect("base64");
+    let book = workbook(SHEET);
+    let text = b"id;name\n1;x\n2;y\n".to_vec();
+    let records = br#"[{"id": 1}, {"id": 2}]"#.to_vec();
+    for (file, content, kind, column) in [
+        ("a.csv", &parquet, "parquet", "id: int"),
+        ("b.csv", &book, "xlsx", "day: date"),
+        ("b.parquet", &book, "xlsx", "day: date"),
+        ("c.xlsx", &text, "csv", "id: int"),
+        ("c.parquet", &text, "csv", "id: int"),
+        ("c.json", &text, "csv", "id: int"),
+        ("d.xlsx", &records, "json", "id: int"),
+    ] {
+        let found = summary(&server, &session, file, content).await;
+        assert_eq!(found["kind"], kind, "{file}: {found}");
+        assert!(columns(&found)[0].starts_with(column), "{file}: {found}");
+    }
+    // A page that was saved instead of a table is none, nor are words.
+    for page in [
+        "<!DOCTYPE html>\n<p>a, b</p>\n<p>c, d</p>\n",
+        "No such report.\n",
+        "%PDF-1.7\n\u{1},\n,\n",
+    ] {
+        let answer = upload(&server, &session, "e.xlsx", page.as_bytes()).await;
+        assert_eq!(answer["summary"], Value::Null, "{page}");
+    }
+}
+
+/// Packs bytes as gzip does.
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::default());
+    packed.write_all(content).expect("written");
+    packed.finish().expect("whole")
+}
+
+async fn packed_texts_have_a_summary(on: On) {
+    let server = Server::start(on).await;
+    let session = name("packed");
+    let table = "id;Straße\n1;x\n2;y\n";
+    let utf16: Vec<u8> =
+        std::iter::once(0xFEFF).chain(table.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    let latin: Vec<u8> =
+        table.chars().map(|c| u8::try_from(u32::from(c)).expect("Latin")).collect();
+    let (first, second) = table.as_bytes().split_at(14);
+    for (content, encoding) in [
+        (gzip(table.as_bytes()), "utf-8"),
+        (gzip(&utf16), "utf-16"),
+        (gzip(&latin), "cp1252"),
+        // Programs that pack in parallel write several members.
+        ([gzip(first), gzip(second)].concat(), "utf-8"),
+    ] {
+        let found = summary(&server, &session, "a.csv.gz", &content).await;
+        assert_eq!(
+            found,
+            json!({
+                "kind": "csv", "compression": "gzip", "encoding": encoding, "separator": ";", "rows": 2,
+                "columns": ["id: int: 1 | 2", "Straße: text: x | y"],
+            })
+        );
+    }
+    let lines = gzip(&b"{\"a\": 1}\n{\"a\": 2}\n".repeat(100_000));
+    let found = summary(&server, &session, "A.JSONL.GZ", &lines).await;
+    assert_fields!(found, { "kind": "json_lines", "compression": "gzip", "columns": ["a: int: 1 | 2"] });
+    assert!(
+        found["rows_at_least"].as_u64().is_some_and(|rows| (100_000..200_000).contains(&rows)),
+        "{found}"
+    );
+    // The name may leave it out.
+    let found = summary(&server, &session, "a.csv", &gzip(table.as_bytes())).await;
+    assert_fields!(found, { "kind": "csv", "compression": "gzip", "rows": 2 });
 }
 
 async fn quotes_may_contain_separators_and_line_ends(on: On) {
@@ -401,6 +631,11 @@ fn harmful() -> Vec<(&'static str, Vec<u8>)> {
         ("structs.parquet", thrift(0x1c)),
         ("numbers.parquet", thrift(0xff)),
         ("short.parquet", b"PAR1".to_vec()),
+        ("bomb.csv.gz", gzip(&vec![b','; 30 << 20])),
+        ("members.csv.gz", gzip(b"").repeat(100_000)),
+        ("cut.csv.gz", gzip(b"a,b\n1,2\n")[..20].to_vec()),
+        ("damaged.csv.gz", [b"\x1f\x8b\x08", &[0xff; 1000][..]].concat()),
+        ("text.parquet", vec![b'x'; 2 << 20]),
     ]
 }
 

@@ -186,6 +186,7 @@ fn of_summaries() -> Vec<String> {
         name: "day".into(),
         kind: ColumnKind::DateDayFirst,
         missing: Some(1),
+        unsure: true,
         examples: vec!["31.1.2026".into()],
     };
     let whole = Summary {
@@ -194,6 +195,7 @@ fn of_summaries() -> Vec<String> {
         separator: Some(';'),
         decimal: Some(','),
         thousands: Some('.'),
+        gzip: true,
         header_line: 4,
         header: false,
         within: Some("data".into()),

@@ -24,8 +24,8 @@ MAX_TEXT, MAX_READ = 1 << 20, 3 << 20
 # Bytes that are unpacked of a part of a workbook, and that the footer of Parquet may have.
 MAX_INFLATED, MAX_FOOTER = 512 << 10, 1 << 20
 
-# Cells and rows in which types, missing values and examples are looked for, and distinct values that decide a type.
-MAX_CELLS, MAX_ROWS, MAX_DISTINCT = 10_000, 1000, 100
+# Cells and rows that decide types and in which missing values and examples are looked for.
+MAX_CELLS, MAX_ROWS = 10_000, 1000
 
 # Rows that are read of a workbook's sheet.
 MAX_SHEET_ROWS = 200
@@ -36,6 +36,9 @@ MAX_COLUMNS, MAX_SHEETS, MAX_NAME, MAX_EXAMPLE, EXAMPLES = 30, 10, 60, 40, 3
 # Lines at the start of a text that show its separator.
 MAX_LINES = 50
 
+# Members of a gzip file that are unpacked: some programs write one for each block.
+MAX_MEMBERS = 20
+
 # Bytes of a report.
 MAX_REPORT = 32 << 10
 
@@ -45,7 +48,8 @@ MISSING = frozenset(
 )
 
 TEXTS = {"csv": "csv", "tsv": "tsv", "tab": "tsv"}
-WORKBOOKS = {"xlsx": "xlsx", "xlsm": "xlsx"}
+RECORDS = ("json", "jsonl", "ndjson")
+GZIP = b"\x1f\x8b"
 
 
 class NoSummary(Exception):
@@ -95,29 +99,60 @@ class Source(io.RawIOBase):
 def of_file(number, name, encoding, facts):
     """Returns the summary of an open file, as a dictionary. Raises if there is none."""
     source = Source(number)
-    kind = name.rpartition(".")[2].lower()
+    # The first bytes say what a file is. Its name, which may be wrong, only tells texts apart.
     start = source.part(0, 8)
-    if start[:4] == b"PK\3\4" and kind in WORKBOOKS:
-        return of_workbook(source)
-    if start[:4] == b"\xd0\xcf\x11\xe0" and kind == "xls":
-        return of_old_workbook(source)
-    if kind in ("parquet", "pq"):
+    if start[:4] == b"PAR1":
         return of_parquet(source)
-    # Files of other programs that are called workbooks are often texts.
-    if kind in ("csv", "tsv", "tab", "xls"):
-        return of_text(source, TEXTS.get(kind, "csv"), encoding, facts)
-    if kind in ("json", "jsonl", "ndjson"):
-        return of_json(source, kind, encoding)
-    raise NoSummary
+    if start[:4] == b"PK\3\4":
+        return of_workbook(source)
+    if start[:4] == b"\xd0\xcf\x11\xe0":
+        return of_old_workbook(source)
+    is_packed = start[:2] == GZIP
+    if is_packed:
+        data, whole = unpacked(source)
+        encoding = encoding_of(data)
+    else:
+        data = source.part(0, min(source.size, MAX_TEXT))
+        whole = len(data) == source.size
+    text, encoding = decoded(data, encoding, whole)
+    kind = name.lower().removesuffix(".gz").rpartition(".")[2]
+    if kind not in TEXTS and text.lstrip()[:1] in ("{", "["):
+        found = of_json(text, kind if kind in RECORDS else "json", encoding, whole)
+    else:
+        found = of_text(text, kind, encoding, whole, facts)
+    if is_packed:
+        found["gzip"] = True
+    return found
 
 
 # Texts
 
 
-def decoded(source, encoding):
-    """Returns the start of a text, its encoding, and whether that is all of it."""
-    data = source.part(0, min(source.size, MAX_TEXT))
-    whole = len(data) == source.size
+def unpacked(source):
+    """Returns the start of what is in a gzip file, and whether that is all of it."""
+    import zlib
+
+    packed = source.part(0, min(source.size, MAX_TEXT))
+    is_cut, pieces, left = len(packed) < source.size, [], MAX_TEXT
+    for _ in range(MAX_MEMBERS):
+        member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        pieces.append(member.decompress(packed, left))
+        left -= len(pieces[-1])
+        packed = member.unused_data.lstrip(b"\0")
+        if not member.eof or not packed or not left:
+            break
+    return b"".join(pieces), member.eof and not packed and not is_cut
+
+
+def encoding_of(data):
+    """The encoding that a byte order mark names. The server recognizes only those of files that are not packed."""
+    if data[:3] == b"\xef\xbb\xbf":
+        return "utf-8-sig"
+    return "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else None
+
+
+def decoded(data, encoding, whole):
+    """Returns a text and its encoding."""
     name = encoding or "utf-8"
     try:
         text = decode(data, name, "strict", whole)
@@ -129,7 +164,7 @@ def decoded(source, encoding):
             text = decode(data, name, "replace", whole)
     if "\0" in text or not text or text.isspace():
         raise NoSummary
-    return text.removeprefix("\ufeff"), name, whole
+    return text.removeprefix("\ufeff"), name
 
 
 def decode(data, name, errors, whole):
@@ -149,19 +184,27 @@ def lines_of(text, whole):
     return text
 
 
-def of_text(source, kind, encoding, facts):
+# A first line by which Excel is told the separator.
+SEPARATOR_LINE = re.compile(r'"?sep=([^\w\s"]|\t)"?\n', re.IGNORECASE)
+
+
+def of_text(text, kind, encoding, whole, facts):
     import csv  # here, so that the fork server, and so programs, do not find it loaded
 
-    text, name, whole = decoded(source, encoding)
     text = lines_of(text, whole)
+    told = SEPARATOR_LINE.match(text)
+    text = text[told.end() :] if told else text
     # A line break within quotes belongs to a field. Without quotes, lines are rows.
     has_quotes = '"' in text
     lines = text.split("\n", 2 * MAX_ROWS)
     rest = lines.pop() if len(lines) > 2 * MAX_ROWS else ""
     sample = [line[:2000] for line in lines[:MAX_LINES]]
-    shapes = [(separator, facts.blocks_of(sample, separator)) for separator in ",;\t|"]
+    shapes = [(separator, facts.blocks_of(sample, separator)) for separator in (told[1] if told else ",;\t|")]
     separator, blocks = max(shapes, key=lambda it: sum(size for _, size in it[1]))
-    if not blocks:
+    # Files of other programs that are called workbooks are often texts, and not all of them tables.
+    if kind not in TEXTS and (not blocks or NO_TABLE.search("\n".join(sample))):
+        raise NoSummary
+    if not blocks and not told:
         separator = "\t" if "\t" in sample[0] else ";" if ";" in sample[0] else ","
     csv.field_size_limit(MAX_TEXT)
     rows = csv.reader(io.StringIO(text) if has_quotes else lines, delimiter=separator)
@@ -170,28 +213,31 @@ def of_text(source, kind, encoding, facts):
     table = [row for row in some[start:] if row]
     if not table:
         raise NoSummary
-    looked = max(20, min(MAX_ROWS, MAX_CELLS // min(width, MAX_COLUMNS)))
-    table = table[: looked + 1]
-    columns = [Texts(table, at) for at in range(min(width, MAX_COLUMNS))]
-    first = 0 if len(table) > 1 and looks_like_a_row(columns, separator) else 1
+    count = min(width, MAX_COLUMNS)
+    table = table[: max(20, min(MAX_ROWS, MAX_CELLS // count)) + 1]
+    table[0] = table[0] + [""] * (count - len(table[0]))
+    columns = [Texts(values) for values in itertools.islice(itertools.zip_longest(*table, fillvalue=""), count)]
+    numbers = Numbers(columns, separator)
+    first = 0 if len(table) > 1 and looks_like_a_row(columns, numbers) else 1
+    if not first:
+        for texts in columns:
+            texts.add_first()
+        numbers = Numbers(columns, separator)
     if has_quotes:
         records = sum(1 for row in itertools.chain(some[start:], rows) if row)
     else:
         before = sum(1 for row in some[:start] if row)
         records = len(lines) - lines.count("") - before + count_lines(rest)
-    for texts in columns:
-        texts.has_header = bool(first)
-    numbers = Numbers(columns, separator)
     found = {
-        "kind": kind,
-        "encoding": name,
+        "kind": TEXTS.get(kind, "csv"),
+        "encoding": encoding,
         "separator": separator,
         "rows": max(0, records - first),
         "at_least": not whole,
         "looked_at": len(table) - first,
         "header": bool(first),
-        "header_line": 1 + lines_before(text, separator, start),
-        "columns": [numbers.column(texts) for texts in columns],
+        "header_line": 1 + bool(told) + lines_before(text, separator, start),
+        "columns": [texts.column(*found) for texts, found in zip(columns, numbers.kinds)],
         "more_columns": width - len(columns),
     }
     if numbers.decimal == "," and numbers.has_fractions:
@@ -199,6 +245,10 @@ def of_text(source, kind, encoding, facts):
     if numbers.thousands:
         found["thousands"] = numbers.thousands
     return found
+
+
+# What no table has at its start: marks of HTML, control characters, bytes that are no characters.
+NO_TABLE = re.compile(r"\A\s*<|[\x01-\x08\x0e-\x1f\ufffd]")
 
 
 def count_lines(text):
@@ -236,45 +286,45 @@ def longest_block(rows):
 
 
 class Texts:
-    """A column of texts."""
+    """A column of texts, of which the first may be the header."""
 
-    def __init__(self, rows, at):
-        self.values = [row[at] if at < len(row) else "" for row in rows]
-        self.name = self.values[0].strip()
-        # Without the first row, which may be the header.
-        self.rest = dict.fromkeys(self.values[1:])
-        self.below = self.present(self.rest)
-        self.has_header = True
+    def __init__(self, values):
+        values = list(map(str.strip, values))
+        self.first, self.name = values[0], values.pop(0)
+        found = dict.fromkeys(values)
+        gone = [value for value in MISSING if value in found]
+        self.missing = sum(map(values.count, gone))
+        for value in gone:
+            del found[value]
+        # Different values, without missing ones.
+        self.distinct = list(found)
 
-    def present(self, values):
-        there = (text for value in values if (text := value.strip()) not in MISSING)
-        return list(itertools.islice(there, MAX_DISTINCT))
+    def add_first(self):
+        """Makes the first text a value: the column has no header."""
+        self.name = ""
+        if self.first in MISSING:
+            self.missing += 1
+        else:
+            self.distinct = list(dict.fromkeys([self.first, *self.distinct]))
 
-    def distinct(self):
-        """Different values, without missing ones, as many as decide a type."""
-        return self.below if self.has_header else list(dict.fromkeys([*self.present([self.name]), *self.below]))
-
-    def missing(self):
-        values = self.values[1:] if self.has_header else self.values
-        return sum(values.count(value) for value in set(values) if value.strip() in MISSING)
+    def column(self, kind, is_unsure):
+        return column(self.name, kind, self.missing, self.distinct, is_unsure)
 
 
-def looks_like_a_row(columns, separator):
+def looks_like_a_row(columns, numbers):
     """True if the first row is no header: all its cells have the types of their columns, and not all are texts."""
-    numbers = Numbers(columns, separator)
     typed = False
-    for texts in columns:
-        name, values = texts.name, texts.below
-        kind = numbers.kind(values)
+    for texts, (kind, _) in zip(columns, numbers.kinds):
+        name = texts.name
         if kind in ("text", "empty"):
             if kind == "text" and not name:
                 return False
             continue
         if name in MISSING:
             continue
-        if numbers.kind([name]) not in (kind, "integer"):
+        if (number_kind([name], numbers.decimal)[0] or kind_of_texts([name])[0]) not in (kind, "integer"):
             return False
-        if YEAR.fullmatch(name) and not all(map(YEAR.fullmatch, values)):
+        if YEAR.fullmatch(name) and not all(map(YEAR.fullmatch, texts.distinct)):
             return False
         typed = True
     return typed
@@ -299,8 +349,30 @@ def number_pattern(decimal, thousands):
 NUMBERS = {".": number_pattern(".", ",'  \u202f\u2019"), ",": number_pattern(",", ".'  \u202f\u2019")}
 
 
+def many_numbers(decimal, thousands):
+    """Patterns of lines, each an integer, or each a number, as most tables have them. They never go back."""
+    whole = "(?:0|[1-9][0-9]{0,17})"
+    grouped = rf"[0-9]{{1,3}}(?:[{thousands}][0-9]{{3}})++"
+    either = f"{grouped}|{whole}"
+    return (
+        (re.compile(rf"(?:[-+]?{whole}\n)*+"), "integer", ""),
+        (re.compile(rf"(?:[-+]?(?:{whole}|[0-9]*+[{decimal}][0-9]++)\n)*+"), "number", ""),
+        (re.compile(rf"(?:[-+]?(?:{either})\n)*+"), "integer", thousands),
+        (re.compile(rf"(?:[-+]?(?:(?:{grouped}|[0-9]*+)[{decimal}][0-9]++|{either})\n)*+"), "number", thousands),
+    )
+
+
+MANY_NUMBERS = {".": many_numbers(".", ","), ",": many_numbers(",", ".")}
+
+
 def number_kind(values, decimal):
     """Returns whether all values are integers or numbers with this decimal separator, and what groups their digits."""
+    if not values or not NUMBERS[decimal].fullmatch(values[0]):
+        return None, ""
+    text = "\n".join(values) + "\n"
+    for pattern, kind, by in MANY_NUMBERS[decimal]:
+        if pattern.fullmatch(text):
+            return kind, by
     kind, by = "integer", ""
     for value in values:
         found = NUMBERS[decimal].fullmatch(value)
@@ -316,61 +388,70 @@ def number_kind(values, decimal):
 
 
 class Numbers:
-    """How numbers are written in a table's texts."""
+    """The types of columns of texts, and how numbers are written in these."""
 
     def __init__(self, columns, separator):
-        self.known = {}
-        self.thousands, self.has_fractions = "", False
+        found = {decimal: [number_kind(texts.distinct, decimal) for texts in columns] for decimal in ".,"}
         votes = {}
-        for decimal in ".,":
-            found = [number_kind(texts.distinct(), decimal) for texts in columns]
-            numeric = [by for kind, by in found if kind]
-            votes[decimal] = len(numeric), numeric.count(""), decimal == "," and separator == ";"
+        for decimal, kinds in found.items():
+            numeric = [by for kind, by in kinds if kind]
+            # Where commas separate fields, one within a field rather groups three digits than begins a fraction.
+            is_english = decimal == "." and separator == ","
+            votes[decimal] = len(numeric), is_english, numeric.count(""), decimal == "," and separator == ";"
         self.decimal = max(votes, key=votes.get)
+        chosen, others = found[self.decimal], found["," if self.decimal == "." else "."]
+        # One number that can be read in one way only shows how all are to be read.
+        is_sure = separator == "," or any(
+            (kind == "number" or by) and not other for (kind, by), (other, _) in zip(chosen, others)
+        )
+        self.has_fractions = any(kind == "number" for kind, _ in chosen)
+        self.thousands = next((by for kind, by in chosen if by), "")
+        self.kinds = []
+        for texts, (kind, by), (_, other_by) in zip(columns, chosen, others):
+            if kind:
+                is_unsure = not is_sure and kind == "number" and not by and bool(other_by)
+                self.kinds.append((kind, is_unsure and not any(map(ZERO.match, texts.distinct))))
+            else:
+                self.kinds.append(kind_of_texts(texts.distinct))
 
-    def kind(self, values):
-        """The type of these distinct values."""
-        if not values:
-            return "empty"
-        kind, by = number_kind(values, self.decimal)
-        if kind:
-            self.thousands = by or self.thousands
-            self.has_fractions |= kind == "number"
-            return kind
-        return kind_of_texts(values)
 
-    def column(self, texts):
-        values = texts.distinct()
-        return column(texts.name if texts.has_header else "", self.kind(values), texts.missing(), values)
+# No digits are grouped after a zero.
+ZERO = re.compile("[-+]?0")
 
 
 def kind_of_texts(values):
-    if len(values) <= 2 and {value.lower() for value in values} <= set().union(*BOOLEANS):
+    """Returns the type of distinct texts that are no numbers, and whether the order of day and month is unknown."""
+    if not values:
+        return "empty", False
+    if len(values) <= 2:
         lower = {value.lower() for value in values}
         if any(lower <= pair for pair in BOOLEANS):
-            return "boolean"
-    if all(found := [DATE.fullmatch(value) for value in values]):
-        return "datetime" if any(date["clock"] for date in found) else "date"
-    if all(found := [OTHER_DATE.fullmatch(value) for value in values]):
-        if any(date["clock"] for date in found):
-            return "datetime"
+            return "boolean", False
+    if all(map(DATE.fullmatch, values)):
+        return "datetime" if any(DATE.fullmatch(value)["clock"] for value in values) else "date", False
+    if all(map(OTHER_DATE.fullmatch, values)):
+        found = [OTHER_DATE.fullmatch(value) for value in values]
         day_first = any(date[2] == "." or int(date[1]) > 12 for date in found)
         month_first = any(int(date[3]) > 12 for date in found)
-        if day_first != month_first:
-            return "date_day_first" if day_first else "date_month_first"
-        return "text" if day_first else "date"
+        is_unsure = not day_first and not month_first
+        if any(date["clock"] for date in found):
+            return "datetime", is_unsure
+        if day_first and month_first:
+            return "text", False
+        return "date_day_first" if day_first else "date_month_first" if month_first else "date", is_unsure
     if all(map(TIME.fullmatch, values)):
-        return "time"
-    return "text"
+        return "time", False
+    return "text", False
 
 
-def column(name, kind, missing, values):
-    return {
+def column(name, kind, missing, values, is_unsure=False):
+    found = {
         "name": shown(name, MAX_NAME),
         "kind": kind,
         "missing": missing,
         "examples": [shown(value, MAX_EXAMPLE) for value in itertools.islice(values, EXAMPLES)],
     }
+    return {**found, "unsure": True} if is_unsure else found
 
 
 def shown(value, most):
@@ -392,13 +473,13 @@ def typed_column(name, values):
     if kinds == {"date", "datetime"}:
         kinds = {"datetime"}
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "empty"
-    texts = there
+    texts, is_unsure = there, False
     if kind == "text":
-        texts = list(dict.fromkeys(there))[:MAX_DISTINCT]
-        kind = kind_of_texts(texts)
+        texts = list(dict.fromkeys(there))
+        kind, is_unsure = kind_of_texts(texts)
         kind = kind if kind.startswith("date") else "text"
     examples = dict.fromkeys(shown(value, MAX_EXAMPLE) for value in texts[:50])
-    return column(name, kind, len(values) - len(there), examples)
+    return column(name, kind, len(values) - len(there), examples, is_unsure)
 
 
 def is_missing(value):
@@ -459,10 +540,9 @@ def loads(text):
         return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits[:300]))
 
 
-def of_json(source, kind, encoding):
-    text, name, whole = decoded(source, encoding)
+def of_json(text, kind, encoding, whole):
     if kind == "json":
-        found = whole_json(text, name) if whole else first_of_array(text, name)
+        found = whole_json(text, encoding) if whole else first_of_array(text, encoding)
         if found:
             return found
     lines = [line for line in lines_of(text, whole).split("\n") if line and not line.isspace()]
@@ -471,7 +551,7 @@ def of_json(source, kind, encoding):
     rows = [loads(line) for line in lines[:MAX_ROWS]]
     if not all(isinstance(row, (dict, list)) for row in rows):
         raise NoSummary
-    return of_records("json_lines", name, rows, len(lines), not whole)
+    return of_records("json_lines", encoding, rows, len(lines), not whole)
 
 
 def whole_json(text, encoding):
@@ -562,26 +642,47 @@ def of_workbook(source):
 
 
 def of_sheet(kind, rows, last, whole, sheets, counts):
-    """The summary of a workbook: `rows` are those of the first sheet, of which `last` is the number of the last one."""
-    rows = [row for row in rows if any(not is_missing(value) for value in row)]
+    """The summary of a workbook: `rows` are those of the first sheet by their numbers, of which `last` is the last."""
+    rows = {number: there for number, row in rows.items() if (there := without_end(row))}
     if not rows and not whole:
         raise NoSummary
-    names, header = [], True
-    if rows:
-        names = ["" if is_missing(value) else str(value) for value in rows[0]]
-        while names and not names[-1]:
-            names.pop()
-        header = bool(names) and all(is_missing(it) or isinstance(it, (str, Date)) or is_year(it) for it in rows[0])
-    if not header:
-        names = [""] * len(rows[0])
-    table = rows[1:] if header else rows
-    count = len(table) if whole else max(len(table), last - (1 if header else 0))
-    found = typed_table(kind, names, table, rows=count, header=header, at_least=not whole and not last)
+    start = header_of(list(rows.values()))
+    line, table = list(rows)[start] if rows else 1, list(rows.values())[start:]
+    first = table[0] if table else []
+    header = all(is_missing(it) or isinstance(it, (str, Date)) or is_year(it) for it in first)
+    names = [""] * max(map(len, table), default=0)
+    if header:
+        names[: len(first)] = ["" if is_missing(value) else str(value) for value in first]
+        table = table[1:]
+    count = len(table) if whole else max(len(table), last - line + (not header))
+    more = {"rows": count, "header": header, "header_line": line, "at_least": not whole and not last}
+    found = typed_table(kind, names, table, **more)
     entries = [{"name": shown(sheet.get("name", ""), MAX_NAME)} for sheet in sheets[:MAX_SHEETS]]
     for entry, rows in zip(entries, [count, *counts]):
         if rows is not None:
             entry["rows"] = rows
     return {**found, "sheets": entries, "more_sheets": len(sheets) - len(entries)}
+
+
+def without_end(row):
+    """A row without the missing cells at its end."""
+    size = len(row)
+    while size and is_missing(row[size - 1]):
+        size -= 1
+    return row[:size]
+
+
+def header_of(rows):
+    """Returns where the table of a sheet begins, below titles: at the first row that is as wide as most, and not nearly
+    empty. Rows do not end alike, as in a text, if the last cells of some are missing."""
+    sizes = [(len(row), sum(not is_missing(value) for value in row)) for row in rows]
+    wide = [size for size in sizes if size[1] > 1]
+    if wide:
+        width, filled = (sorted(numbers)[len(wide) // 2] for numbers in zip(*wide))
+        start = next(at for at, size in enumerate(sizes) if size[0] >= width and size[1] * 2 >= filled)
+        if 2 * sum(size[1] > 1 for size in sizes[start:]) >= len(sizes) - start:
+            return start
+    return 0
 
 
 def is_year(value):
@@ -625,7 +726,7 @@ REFERENCE = re.compile(r"([A-Z]{0,3})([0-9]{1,7})")
 
 
 def extent(book, path):
-    """The number of rows of a sheet below its header, as the sheet states it at its start."""
+    """The number of rows of a sheet below its first, as the sheet states it at its start."""
     found = []
 
     def dimension(attributes):
@@ -636,8 +737,8 @@ def extent(book, path):
         raise Enough
 
     parse(book, path, {"dimension": dimension, "sheetData": stop}, most=1 << 16)
-    last = REFERENCE.fullmatch(found[0].rpartition(":")[2]) if found and ":" in found[0] else None
-    return max(0, int(last[2]) - 1) if last else None
+    ends = [REFERENCE.fullmatch(end) for end in found[0].split(":")] if found else []
+    return max(0, int(ends[1][2]) - int(ends[0][2])) if len(ends) == 2 and all(ends) else None
 
 
 BUILT_IN_DATES = {*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)}
@@ -683,7 +784,8 @@ class Sheet:
 
     def __init__(self, book, path, dates, texts):
         self.dates, self.texts = dates, texts
-        self.rows, self.last = [], 0
+        # The cells of rows by their numbers, and the numbers of the last and of the present one.
+        self.rows, self.last, self.number = {}, 0, 0
         self.pieces, self.within, self.cell = [], [], {}
         starts = {"row": self.row, "c": self.start_cell, "v": self.within.append, "t": self.within.append}
         starts["dimension"] = self.dimension
@@ -695,10 +797,12 @@ class Sheet:
         if last and ":" in attributes["ref"]:
             self.last = int(last[2])
 
-    def row(self, _):
+    def row(self, attributes):
         if len(self.rows) > MAX_SHEET_ROWS:
             raise Enough
-        self.rows.append([])
+        number = attributes.get("r", "")
+        self.number = int(number) if number.isdecimal() and len(number) < 8 else self.number + 1
+        self.rows[self.number] = []
 
     def start_cell(self, attributes):
         self.cell = attributes
@@ -708,7 +812,7 @@ class Sheet:
         self.pieces.clear()
         if not self.rows:
             return
-        row = self.rows[-1]
+        row = self.rows[self.number]
         place = REFERENCE.fullmatch(self.cell.get("r", ""))
         at = number_of_column(place[1]) if place and place[1] else len(row)
         if at > MAX_COLUMNS + 10_000:
@@ -750,10 +854,10 @@ def of_old_workbook(source):
     book = xlrd.open_workbook(file_contents=source.part(0, source.size), on_demand=True, logfile=io.StringIO())
     sheets = [{"name": name} for name in book.sheet_names()]
     first = book.sheet_by_index(0)
-    rows = []
+    rows = {}
     for at in range(min(first.nrows, MAX_SHEET_ROWS)):
         cells = first.row(at)[: MAX_COLUMNS + 1000]
-        rows.append([value_of_old_cell(cell, book) for cell in cells])
+        rows[at + 1] = [value_of_old_cell(cell, book) for cell in cells]
     return of_sheet("xls", rows, first.nrows, first.nrows <= MAX_SHEET_ROWS, sheets, [])
 
 

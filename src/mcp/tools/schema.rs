@@ -40,24 +40,29 @@ pub(super) fn summary() -> Value {
     let text = || json!({ "type": "string" });
     let texts = || json!({ "type": "array", "items": { "type": "string" } });
     let count = || json!({ "type": "integer", "minimum": 0 });
+    let line = json!({ "type": "integer", "minimum": 1 });
     let described = |mut schema: Value, description: &str| {
         schema["description"] = description.into();
         schema
     };
     let properties = json!({
-        "kind": text(),
+        "kind": described(text(), "As the content shows, whatever the name says."),
+        "compression": described(text(), "\"gzip\", if the text is packed with it."),
         "encoding": described(text(), "Python's name of it."),
         "separator": text(),
         "decimal": described(text(), "What is before the fraction of numbers, if not a point."),
         "thousands": described(text(), "What groups the digits of numbers."),
         "header": boolean("False if the first row seems to be no header."),
-        "header_line": described(count(), "The header's line, if not the first."),
+        "header_line": described(
+            line,
+            "The header's line in the file (in a sheet, its row), counted from 1, if not the first. The first row's without a header.",
+        ),
         "within": described(text(), "The key of a JSON object that has the rows."),
         "rows": count(),
         "rows_at_least": described(count(), "The rows that were counted, of a file that has more."),
-        "missing_in_first": described(
+        "columns_from_first_rows": described(
             count(),
-            "In how many of the first rows missing values were counted, if not in all.",
+            "Columns, with their types and missing values, are those of so many first rows, if not of all.",
         ),
         "sheets": described(texts(), "Of a workbook, whose columns are those of the first."),
         "more_sheets": count(),

@@ -42,7 +42,10 @@ pub struct Summary {
     /// The character that groups the digits of numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thousands: Option<char>,
-    /// The line of the header, counted from 1, or of the first row if there is none.
+    /// Whether the file is a text that is packed with gzip.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub gzip: bool,
+    /// The line of the header, or its row in a sheet, counted from 1; of the first row if there is no header.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub header_line: u64,
     /// Whether the columns have names.
@@ -57,7 +60,7 @@ pub struct Summary {
     /// Whether there are more rows than could be counted.
     #[serde(default)]
     pub at_least: bool,
-    /// The number of rows in which missing values were counted, if these are not all.
+    /// The number of the first rows that the columns are about, if these are not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_at: Option<u64>,
     /// The first columns.
@@ -104,6 +107,9 @@ pub struct Column {
     /// The number of missing values, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
+    /// Whether its values can be read in two ways: numbers as thousands, days as months.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub unsure: bool,
     /// Some of its values, all different.
     pub examples: Vec<String>,
 }
@@ -169,4 +175,9 @@ fn is_one(number: &u64) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_yes(is: &bool) -> bool {
     *is
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_no(is: &bool) -> bool {
+    !*is
 }
