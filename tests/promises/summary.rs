@@ -251,15 +251,17 @@ async fn titles_above_the_table_of_a_sheet_are_found(on: On) {
     rows[40].1.push("look".into());
     let found = summary(&server, &session, "report.xlsx", &workbook(&sheet(&rows))).await;
     assert_fields!(found, { "kind": "xlsx", "header_line": 5, "rows": 100 });
-    assert_eq!(
-        columns(&found),
-        [
-            "Region: text: North",
-            "Revenue: float: 6.5 | 7.5 | 8.5",
-            "Clicks: int: 6 | 7 | 8",
-            "Note: text, 50 missing: x",
-            "column 5: text, 99 missing: look",
-        ]
+    let starts = [
+        "Region: text: North",
+        "Revenue: float: 6.5",
+        "Clicks: int: 6",
+        "Note: text, 50 missing: x",
+        "column 5: text, 99 missing: look",
+    ];
+    let found = columns(&found);
+    assert!(
+        found.len() == 5 && found.iter().zip(starts).all(|(it, start)| it.starts_with(start)),
+        "{found:?}"
     );
     // A list of one column, with a note, begins with its first row.
     let mut rows: Vec<_> = (2..30).map(|n| (n - 1, row(&format!("name {n}")))).collect();
@@ -267,7 +269,7 @@ async fn titles_above_the_table_of_a_sheet_are_found(on: On) {
     rows[20].1.push("look".into());
     let found = summary(&server, &session, "list.xlsx", &workbook(&sheet(&rows))).await;
     assert_fields!(found, { "header_line": null, "rows": 27 });
-    assert_eq!(columns(&found)[0], "Name: text: name 3 | name 4 | name 5");
+    assert_eq!(columns(&found)[0], "Name: text: name 3 | name 4 | name 5", "{found}");
 
     let rows = [(3, row("a,b")), (4, row("1,x"))];
     let found = summary(&server, &session, "row.xlsx", &workbook(&sheet(&rows))).await;
@@ -294,14 +296,14 @@ async fn a_type_holds_for_all_values_that_were_read(on: On) {
     let server = Server::start(on).await;
     let session = name("types");
     let table = |first: &dyn Fn(usize) -> String, last: &str| {
-        let rows: String = (0..200).map(|n| format!("{n};{}\n", first(n))).collect();
-        format!("id;v\n{rows}200;{last}\n")
+        let rows: Vec<_> = (0..200).map(|n| format!("{n};{}\n", first(n))).collect();
+        format!("id;v\n{}200;{last}\n", rows.concat())
     };
     let number = |n: usize| (n + 1).to_string();
     let day = |n: usize| format!("{}.{}.2026", n % 28 + 1, n % 12 + 1);
     let time = |n: usize| format!("{}:{:02}", n / 60, n % 60);
-    for (first, last, kind) in [
-        (&number as &dyn Fn(usize) -> String, "7", "int"),
+    let cases: [(&dyn Fn(usize) -> String, &str, &str); 9] = [
+        (&number, "7", "int"),
         (&number, "broken", "text"),
         (&number, "0123", "text"),
         (&number, "-1.5", "float"),
@@ -311,18 +313,19 @@ async fn a_type_holds_for_all_values_that_were_read(on: On) {
         (&day, "unknown", "text"),
         (&day, "31.1.2026", "date, day first"),
         (&time, "later", "text"),
-    ] {
+    ];
+    for (first, last, kind) in cases {
         let found = summary(&server, &session, "a.csv", table(first, last).as_bytes()).await;
         let start = format!("v: {kind}: {}", first(0));
         assert!(columns(&found)[1].starts_with(&start), "{last}: {found}");
         let decimal = (last == "1,5").then_some(",");
         assert_eq!(found["decimal"].as_str(), decimal, "{found}");
     }
-    let records: Vec<_> = (0..200)
-        .map(|n| json!({ "day": format!("2026-01-{:02} 10:{:02}", n % 28 + 1, n % 60) }))
-        .collect();
-    let whole = json!([records, [{ "day": "unknown" }]].concat()).to_string();
-    let found = summary(&server, &session, "a.json", whole.as_bytes()).await;
+    let record = |n| json!({ "day": format!("2026-01-{:02} 10:{:02}", n % 28 + 1, n % 60) });
+    let mut records: Vec<_> = (0..200).map(record).collect();
+    records.push(json!({ "day": "unknown" }));
+    let records = Value::from(records).to_string();
+    let found = summary(&server, &session, "a.json", records.as_bytes()).await;
     assert!(columns(&found)[0].starts_with("day: text"), "{found}");
 }
 
@@ -429,13 +432,14 @@ async fn packed_texts_have_a_summary(on: On) {
             })
         );
     }
-    let lines = gzip(&b"{\"a\": 1}\n{\"a\": 2}\n".repeat(100_000));
+    let lines = [1, 2].map(|n| format!("{{\"a\": {n}{}}}\n", " ".repeat(100))).concat();
+    let lines = gzip(&lines.into_bytes().repeat(10_000));
     let found = summary(&server, &session, "A.JSONL.GZ", &lines).await;
-    assert_fields!(found, { "kind": "json_lines", "compression": "gzip", "columns": ["a: int: 1 | 2"] });
-    assert!(
-        found["rows_at_least"].as_u64().is_some_and(|rows| (100_000..200_000).contains(&rows)),
-        "{found}"
-    );
+    assert_fields!(found, {
+        "kind": "json_lines", "compression": "gzip", "columns": ["a: int: 1 | 2"],
+    });
+    let rows = found["rows_at_least"].as_u64().expect("a number");
+    assert!((5000..20_000).contains(&rows), "{found}");
     // The name may leave it out.
     let found = summary(&server, &session, "a.csv", &gzip(table.as_bytes())).await;
     assert_fields!(found, { "kind": "csv", "compression": "gzip", "rows": 2 });
