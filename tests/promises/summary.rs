@@ -295,24 +295,24 @@ async fn the_line_that_tells_excel_the_separator_is_no_row(on: On) {
 async fn a_type_holds_for_all_values_that_were_read(on: On) {
     let server = Server::start(on).await;
     let session = name("types");
-    let table = |first: &dyn Fn(usize) -> String, last: &str| {
+    let table = |first: fn(usize) -> String, last: &str| {
         let rows: Vec<_> = (0..200).map(|n| format!("{n};{}\n", first(n))).collect();
         format!("id;v\n{}200;{last}\n", rows.concat())
     };
-    let number = |n: usize| (n + 1).to_string();
-    let day = |n: usize| format!("{}.{}.2026", n % 28 + 1, n % 12 + 1);
-    let time = |n: usize| format!("{}:{:02}", n / 60, n % 60);
-    let cases: [(&dyn Fn(usize) -> String, &str, &str); 9] = [
-        (&number, "7", "int"),
-        (&number, "broken", "text"),
-        (&number, "0123", "text"),
-        (&number, "-1.5", "float"),
+    let number: fn(usize) -> String = |n| (n + 1).to_string();
+    let day: fn(usize) -> String = |n| format!("{}.{}.2026", n % 28 + 1, n % 12 + 1);
+    let time: fn(usize) -> String = |n| format!("{}:{:02}", n / 60, n % 60);
+    let cases = [
+        (number, "7", "int"),
+        (number, "broken", "text"),
+        (number, "0123", "text"),
+        (number, "-1.5", "float"),
         // Only the last value shows how numbers are written.
-        (&number, "1,5", "float"),
-        (&number, "1.234.567", "int"),
-        (&day, "unknown", "text"),
-        (&day, "31.1.2026", "date, day first"),
-        (&time, "later", "text"),
+        (number, "1,5", "float"),
+        (number, "1.234.567", "int"),
+        (day, "unknown", "text"),
+        (day, "31.1.2026", "date, day first"),
+        (time, "later", "text"),
     ];
     for (first, last, kind) in cases {
         let found = summary(&server, &session, "a.csv", table(first, last).as_bytes()).await;
