@@ -256,7 +256,9 @@ async fn doctor(datasets: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = [("SANDBOX_DATASETS", datasets), ("SANDBOX_ENGINE", "local")];
     let mut command = program(folder.path(), &settings);
-    support::ended(command.arg("doctor")).await.1
+    // Settings that cannot be used are told on standard error.
+    let (_, out, err) = support::ended(command.arg("doctor")).await;
+    out + &err
 }
 
 #[tokio::test(flavor = "multi_thread")]
