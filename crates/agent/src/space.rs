@@ -197,7 +197,7 @@ impl Space {
                 [(used.bytes, self.max.bytes), (used.files, self.max.files)]
                     .map(|(used, max)| used.saturating_sub(max).saturating_mul(1 << round));
             while bytes > 0 || files > 0 {
-                // Of bytes the largest files, of names the smallest.
+                // The largest files give the most bytes back; the smallest are the least loss for a name.
                 let next = if bytes > 0 { written.pop_back() } else { written.pop_front() };
                 let Some(entry) = next else { break };
                 let _ = tree::remove_file(&self.root, &entry.path);

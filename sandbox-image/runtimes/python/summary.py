@@ -247,7 +247,7 @@ def of_text(text, kind, encoding, whole, facts):
     return found
 
 
-# What no table has at its start: marks of HTML, control characters, bytes that are no characters.
+# A table does not begin with these: marks of HTML, control characters, bytes that are no characters.
 NO_TABLE = re.compile(r"\A\s*<|[\x01-\x08\x0e-\x1f\ufffd]")
 
 
@@ -395,7 +395,7 @@ class Numbers:
         votes = {}
         for decimal, kinds in found.items():
             numeric = [by for kind, by in kinds if kind]
-            # Where commas separate fields, one within a field rather groups three digits than begins a fraction.
+            # A comma within a field of comma-separated text rather groups three digits than begins a fraction.
             is_english = decimal == "." and separator == ","
             votes[decimal] = len(numeric), is_english, numeric.count(""), decimal == "," and separator == ";"
         self.decimal = max(votes, key=votes.get)

@@ -339,7 +339,7 @@ mod tests {
                     }
                     _ => change(&mut files, act, byte),
                 }
-                // What a kill at this moment would leave.
+                // A copy of the file is what a kill at this moment would leave.
                 fs::copy(&path, &copy).expect("copied");
                 let (found, _, went_on) = agent(&copy);
                 prop_assert_eq!(went_on == WentOn::Last, has_state);
