@@ -211,14 +211,8 @@ impl Config {
         let exceeded = IN_POLICIES
             .iter()
             .filter(|(row, is_within)| policy.contains_key(row.name) && !is_within(&narrow, self));
-        let more = exceeded.map(|(row, _)| {
-            let why = if row.name == table::SANDBOX_DATASETS.row.name {
-                "names what is no dataset of the server"
-            } else {
-                "exceeds what the server or this policy allows"
-            };
-            format!("{}: {why}", row.name)
-        });
+        let more = exceeded
+            .map(|(row, _)| format!("{}: is more than the server or this policy allows", row.name));
         let mut more: Vec<_> = more.collect();
         if !(narrow.python || narrow.javascript || narrow.bash) {
             more.extend(policy.keys().next().map(|name| format!("{name}: no language is left")));

@@ -162,7 +162,7 @@ fn all_mistakes_of_a_dataset_are_told() {
             "engine: { name: docker }\ndatasets: [{ name: a, volume: { nfs: { server: b } } }]",
             "a is a volume",
         ),
-        ("policies: { p: { files: { datasets: [b] } } }", "names what is no dataset"),
+        ("policies: { p: { files: { datasets: [b] } } }", "is more than the server"),
         ("policies: { p: { files: { datasets: [] } } }", "is empty"),
     ] {
         let mistakes = with_callers(text).unwrap_err();
@@ -252,14 +252,14 @@ callers:
     let text = text.replace(", cpus: 9", "");
     let mistakes = with_callers(text.split("callers").next().unwrap()).unwrap_err();
     for (line, what) in [
-        (5, "sandbox.max_memory_mb: exceeds what the server or this policy allows"),
-        (6, "packages.allowed: exceeds what the server or this policy allows"),
+        (5, "sandbox.max_memory_mb: is more than the server or this policy allows"),
+        (6, "packages.allowed: is more than the server or this policy allows"),
         (7, "tools.toolsets: there is no toolset \"fun\""),
     ] {
         assert!(mistakes.contains(&format!("{PATH}:{line}: {what}")), "{what}: {mistakes}");
     }
     let text = "policies:\n  low:\n    sandbox: { max_memory_mb: 100, default_memory_mb: 101 }\n";
-    let why = "sandbox.default_memory_mb: exceeds what the server or this policy allows";
+    let why = "sandbox.default_memory_mb: is more than the server or this policy allows";
     assert!(with_callers(text).unwrap_err().contains(&format!("{PATH}:3: {why}")));
     let same = "callers: [{ name: ann, token: hunter2 }, { name: ben, token: hunter2 }]";
     assert!(with_callers(same).unwrap_err().contains("another caller has the token of ben"));
