@@ -1,8 +1,9 @@
 //! Finding the engine, reading its properties, and explaining its errors.
 
-use std::{env, io, path::PathBuf};
+use std::{env, io, path::PathBuf, sync::Arc};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
+use model::{Dataset, DatasetSource};
 use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -162,6 +163,24 @@ pub(super) fn status(error: &Error) -> Option<u16> {
         Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
         _ => None,
     }
+}
+
+/// Replaces the error of a container that did not start because the folder of a dataset cannot be mounted. Callers need
+/// not know the paths in the engine's message.
+pub(super) fn explain_start(error: BackendError, datasets: &[Arc<Dataset>]) -> BackendError {
+    let (message, _) = error.parts();
+    let is_reason = |dataset: &&Arc<Dataset>| match &dataset.source {
+        DatasetSource::Folder(path) | DatasetSource::Root(path) => {
+            message.contains("mount") && message.contains(&*path.to_string_lossy())
+        }
+        DatasetSource::Volume(_) => false,
+    };
+    let Some(dataset) = datasets.iter().find(is_reason) else { return error };
+    let text =
+        format!("The folder of the dataset {} cannot be used: it may be missing.", dataset.name);
+    BackendError::new(Kind::Refused, text)
+        .with_fix("`llm-sandbox doctor` says what is wrong with it.")
+        .caused_by(error)
 }
 
 /// Converts an error of the client: the kind, and a sentence or two with how to fix it.

@@ -10,7 +10,7 @@ mod engine;
 mod found;
 mod owner;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use bollard::{
     Docker as Engine,
@@ -23,7 +23,7 @@ use bollard::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use model::{Dataset, DatasetSource};
+use model::DatasetSource;
 use parking_lot::Mutex;
 use sandbox_container::{
     APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, View, create_body, empty_volume,
@@ -164,7 +164,7 @@ impl Docker {
             Err(error) => {
                 // It may have been removed.
                 connection.empty.lock().take();
-                let error = explain_start(self.explain(error), spec);
+                let error = engine::explain_start(self.explain(error), &spec.datasets);
                 if let Err(error) = self.remove(id.clone()).await {
                     tracing::warn!(%error, "failed to remove a container that did not start");
                 }
@@ -303,24 +303,6 @@ impl Docker {
 /// The filter for containers and volumes of this program.
 fn ours() -> HashMap<&'static str, Vec<String>> {
     HashMap::from([("label", vec![format!("{LABEL_APP}={APP}")])])
-}
-
-/// Replaces the error of a container that did not start because the folder of a dataset cannot be mounted. Callers need
-/// not know the paths in the engine's message.
-fn explain_start(error: BackendError, spec: &Spec) -> BackendError {
-    let (message, _) = error.parts();
-    let is_reason = |dataset: &&Arc<Dataset>| match &dataset.source {
-        DatasetSource::Folder(path) | DatasetSource::Root(path) => {
-            message.contains("mount") && message.contains(&*path.to_string_lossy())
-        }
-        DatasetSource::Volume(_) => false,
-    };
-    let Some(dataset) = spec.datasets.iter().find(is_reason) else { return error };
-    let text =
-        format!("The folder of the dataset {} cannot be used: it may be missing.", dataset.name);
-    BackendError::new(Kind::Refused, text)
-        .with_fix("`llm-sandbox doctor` says what is wrong with it.")
-        .caused_by(error)
 }
 
 /// Resolves when the container is removed. Retries for as long as the engine cannot be asked.
