@@ -20,7 +20,7 @@ export class Server {
     this.folder = await mkdtemp(join(tmpdir(), "llm-sandbox-test-"));
     this.process = spawn(binary, args, {
       cwd: this.folder,
-      env: { ...process.env, SANDBOX_HTTP_PORT: "0", SANDBOX_LOG_FILE: "", ...settings },
+      env: { ...process.env, SANDBOX_HTTP_PORT: "0", SANDBOX_LOG_FILE: "", SANDBOX_MIN_FREE: "0", ...settings },
       stdio,
     });
     this.ended = new Promise((resolve) => this.process.on("exit", resolve));

@@ -329,7 +329,13 @@ impl Cast {
     /// A registry for four sessions with an archive in this folder.
     pub fn archived_in(&self, folder: &std::path::Path) -> Sessions {
         let archive = Some(folder.to_str().expect("UTF-8").to_owned());
-        let config = Config { max_sessions: 4, max_hibernated: 0, archive, ..Config::default() };
+        let config = Config {
+            max_sessions: 4,
+            max_hibernated: 0,
+            archive,
+            min_free: 0,
+            ..Config::default()
+        };
         let archive = Archive::of(&config).expect("a folder");
         Sessions::new(config, Arc::new(self.clone()), Options { archive, ..options() })
     }

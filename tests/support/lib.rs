@@ -434,6 +434,8 @@ pub fn program(folder: &Path, settings: &[(&str, &str)]) -> Command {
         .env("SANDBOX_HTTP_PORT", "0")
         .env("SANDBOX_LOG_FILE", "")
         .env("SANDBOX_LOG_LEVEL", "ERROR")
+        // The disk of the machine that runs the tests may be nearly full: then the archive saves nothing.
+        .env("SANDBOX_MIN_FREE", "0")
         // A pooled sandbox would cost each server a second of processor time, and only some tests need one.
         .env("SANDBOX_POOL_SIZE", "0")
         // Preloading would cost each sandbox another second. Tests of preloaded libraries set [`PRELOADED`].
