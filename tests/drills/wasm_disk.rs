@@ -275,6 +275,8 @@ async fn a_sandbox_that_is_killed_while_it_writes_goes_on_from_its_saved_state()
             server.files_if_any(&id).await.iter().any(|(path, _)| path == "begun")
         })
         .await;
+        // A server that sees its sandbox end ends the session, and removes the state.
+        server.signal("STOP");
         for agent in &working {
             let killed =
                 std::process::Command::new("kill").args(["-9", &agent.to_string()]).status();
