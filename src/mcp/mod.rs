@@ -13,11 +13,13 @@
 //! - [`observed`]: one request, its span and time; [`audited`]: the lines of a call in the log and in the audit file.
 //! - [`running`]: progress and results of tools that run code; [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
+//! - [`app`]: the view of a session for clients that show MCP Apps.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
 //! - [`message`]: the cost of a message before it is parsed; [`long_text`]: its one long string; [`base64_text`]:
 //!   base64 as models and programs write it.
 //! - [`stdio`], [`http`]: the transports; [`counted`]: counts their requests.
 
+mod app;
 mod arguments;
 mod audited;
 mod base64_text;
@@ -65,7 +67,7 @@ use self::{
     call::{Call, add_notes, failure, parse, take_memory},
     observed::Observed,
     services::{KNOWN_IN_URL, Services, by_url, misspelt_in_url},
-    tool::Tool as _,
+    tool::{Client, Tool as _},
     tools::{
         BuiltIn, CancelExecution, CloseSession, CreateSession, DestroySession, ExecuteCode,
         GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered, ReadArtifact,
@@ -99,7 +101,8 @@ impl Server {
         let services = Services::new(sessions, urls, transport);
         let (sessions, template) = (&services.sessions, Template::built_in(""));
         let toolsets = sessions.config().toolsets;
-        let tools = Tools::new(toolsets, &facts(&services, &template, toolsets, false), own);
+        let tools =
+            Tools::new(toolsets, &facts(&services, &template, toolsets, Client::default()), own);
         sessions.host().metrics().count_tools(tools.names(toolsets).iter().map(|name| &**name));
         sessions.host().metrics().count_methods(counted::all());
         Self { services, tools }
@@ -131,7 +134,11 @@ impl Server {
         let services = self.services.seen_by(context);
         let template = services.sessions.template().await;
         let local_files = roots::are_offered(&services, context);
-        self.tools.list(&facts(&services, &template, toolsets, local_files))
+        let client = Client {
+            local_files,
+            shows_apps: app::is_shown(context.client_capabilities().as_ref()),
+        };
+        self.tools.list(&facts(&services, &template, toolsets, client))
     }
 
     /// The operator's own tools, which change for every client alike, if this client is offered them.
@@ -206,7 +213,8 @@ impl ServerHandler for Server {
         let work = async {
             let versions = self.supported_protocol_versions().into_owned();
             let (services, toolsets) = (self.services.seen_by(&context), self.toolsets(&context)?);
-            let info = self.info(services.sessions.config(), toolsets);
+            let mut info = self.info(services.sessions.config(), toolsets);
+            app::declare(&mut info.capabilities, context.client_capabilities().as_ref());
             Ok(DiscoverResult::from_server_info(versions, info))
         };
         self.observed("server/discover", &context).answer(work.boxed()).await
@@ -225,6 +233,7 @@ impl ServerHandler for Server {
             let mut hello = self.negotiate_initialize(&request)?;
             let services = self.services.seen_by(&context);
             hello.instructions = self.info(services.sessions.config(), toolsets).instructions;
+            app::declare(&mut hello.capabilities, Some(&request.capabilities));
             if roots::may_come_and_go(&self.services, &request.capabilities)
                 && let Some(tools) = &mut hello.capabilities.tools
             {
@@ -284,8 +293,10 @@ impl ServerHandler for Server {
         let work = async {
             let toolsets = self.toolsets(&context)?;
             let listed = ListToolsResult::with_all_items(self.listed(&context, toolsets).await);
-            // Over stdio the list is the client's own; with policies, each caller's.
+            // Over stdio the list is the client's own; with policies, each caller's; and clients that show apps have more
+            // in it.
             let is_own = self.services.transport == Transport::Stdio
+                || app::is_shown(context.client_capabilities().as_ref())
                 || self.services.sessions.host().permissions().differ();
             let scope = if is_own { CacheScope::Private } else { CacheScope::Public };
             // The operator's own tools change while the server runs.
@@ -349,7 +360,10 @@ impl ServerHandler for Server {
             take_memory(&context).await?;
             let cursor = request.and_then(|request| request.cursor);
             let services = self.services.seen_by(&context);
-            let listed = resources::list(&services, cursor.as_deref()).await?;
+            let mut listed = resources::list(&services, cursor.as_deref()).await?;
+            if cursor.is_none() && app::is_shown(context.client_capabilities().as_ref()) {
+                listed.resources.insert(0, app::listed());
+            }
             Ok(listed.with_ttl_ms(0).with_cache_scope(CacheScope::Private))
         };
         self.observed("resources/list", &context).answer(work.boxed()).await

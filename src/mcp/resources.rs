@@ -15,7 +15,10 @@ use rmcp::{
     },
 };
 
+use serde_json::json;
+
 use super::{
+    app,
     results::{budget, read, text},
     services::Services,
 };
@@ -38,11 +41,19 @@ fn parse(uri: &str) -> Option<(SessionId, DataPath)> {
     Some((id.parse().ok()?, DataPath::relative(&path).ok()?))
 }
 
+/// The session of a URI that names no file of it.
+fn session(uri: &str) -> Option<SessionId> {
+    uri.strip_prefix(SCHEME)?.parse().ok()
+}
+
 pub(super) fn templates() -> ListResourceTemplatesResult {
-    let template = ResourceTemplate::new(format!("{SCHEME}{{session_id}}/{{+path}}"), "file")
+    let file = ResourceTemplate::new(format!("{SCHEME}{{session_id}}/{{+path}}"), "file")
         .with_title("File in a session")
         .with_description("A file in a session's /mnt/data, including subfolders.");
-    ListResourceTemplatesResult::with_all_items(vec![template])
+    let runs = ResourceTemplate::new(format!("{SCHEME}{{session_id}}"), "runs")
+        .with_title("Runs of a session")
+        .with_description("The newest runs of a session, as JSON.");
+    ListResourceTemplatesResult::with_all_items(vec![file, runs])
 }
 
 /// The files of all the caller's sessions, by session and path. The cursor is the URI of the last one.
@@ -93,9 +104,15 @@ pub(super) async fn list(
 /// If there is no such file, it does not fit into a message, or it cannot be read.
 pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceResult, ErrorData> {
     let not_found = || {
-        let data = serde_json::json!({ "uri": uri });
+        let data = json!({ "uri": uri });
         ErrorData::resource_not_found(format!("There is no file {uri}."), Some(data))
     };
+    if uri == app::URI {
+        return Ok(app::contents());
+    }
+    if let Some(id) = session(uri) {
+        return runs(services, &id, uri).await.ok_or_else(not_found);
+    }
     let (id, path) = parse(uri).ok_or_else(not_found)?;
     let reader = match services.sessions.perform(&id, Open { path: path.clone().into() }).await {
         Ok(reader) => reader,
@@ -119,9 +136,19 @@ pub(super) async fn read(services: &Services, uri: &str) -> Result<ReadResourceR
     Ok(ReadResourceResult::new(vec![contents.with_mime_type(mime)]))
 }
 
+/// The newest runs of a session, as the page has them; `None` if there is no such session.
+async fn runs(services: &Services, id: &SessionId, uri: &str) -> Option<ReadResourceResult> {
+    services.sessions.awake(id).await.ok()?;
+    let info = services.sessions.get(id)?.info();
+    let mut shown = json!({ "session_id": id.as_str() });
+    info.add_runs(&mut shown, services.urls.as_ref(), &services.sessions);
+    let contents = ResourceContents::text(shown.to_string(), uri);
+    Some(ReadResourceResult::new(vec![contents.with_mime_type("application/json")]))
+}
+
 /// The session that a URI names, if the URI is valid.
 pub(super) fn session_of(uri: &str) -> Option<String> {
-    parse(uri).map(|(id, _)| id.to_string())
+    session(uri).or_else(|| Some(parse(uri)?.0)).map(|id| id.to_string())
 }
 
 /// The error of a request, with the fields that a tool's error would have.

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
+    app,
     arguments::{Arguments, shown},
     audited::Log,
     call::Call,
@@ -28,6 +29,9 @@ pub(super) trait Tool: Send + Sync + 'static {
     /// Whether the call takes the message's long string, if there is one, and releases the message itself (see
     /// [`Call::release_message`]). For all other tools the message is released before the call.
     const READS_LONG_TEXT: bool = false;
+
+    /// Whether the [app] shows the tool's results.
+    const HAS_VIEW: bool = false;
 
     /// Other names of arguments that models use, each with its name in the schema.
     const ALIASES: &'static [(&'static str, &'static str)] = &[];
@@ -63,12 +67,20 @@ pub(super) struct ToolFacts<'a> {
     pub(super) toolsets: Toolsets,
     /// The contents of new sandboxes.
     pub(super) template: &'a Template,
-    /// Whether the client can upload files of the host by their path.
-    pub(super) local_files: bool,
+    pub(super) client: Client,
     /// The datasets that new sandboxes can read.
     pub(super) datasets: Vec<Arc<Dataset>>,
     /// The sources of packages that can be installed.
     pub(super) packages: &'static [Ecosystem],
+}
+
+/// The abilities of a client on which the list of tools depends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Client {
+    /// Whether the client can upload files of the host by their path.
+    pub(super) local_files: bool,
+    /// Whether the client shows MCP Apps.
+    pub(super) shows_apps: bool,
 }
 
 /// The description of a tool for clients.
@@ -116,6 +128,7 @@ pub(super) struct AnyTool {
     pub(super) toolset: Toolset,
     pub(super) reads_long_text: bool,
     pub(super) is_listed: fn(&ToolFacts) -> bool,
+    has_view: bool,
     aliases: &'static [(&'static str, &'static str)],
     imply: fn(&mut JsonObject),
     describe: fn(&ToolFacts) -> Description,
@@ -129,6 +142,7 @@ impl AnyTool {
             toolset: T::TOOLSET,
             reads_long_text: T::READS_LONG_TEXT,
             is_listed: T::is_listed,
+            has_view: T::HAS_VIEW,
             aliases: T::ALIASES,
             imply: T::imply,
             describe: T::describe,
@@ -144,10 +158,11 @@ impl AnyTool {
     /// The tool as it is listed.
     pub(super) fn listed(&self, facts: &ToolFacts) -> rmcp::model::Tool {
         let Description { title, text, input, output, hints } = (self.describe)(facts);
-        rmcp::model::Tool::new(self.name, text, shown(&input))
+        let tool = rmcp::model::Tool::new(self.name, text, shown(&input))
             .with_title(title)
             .with_raw_output_schema(output_schema(output))
-            .with_annotations(hints.annotate(ToolAnnotations::with_title(title)))
+            .with_annotations(hints.annotate(ToolAnnotations::with_title(title)));
+        if self.has_view && facts.client.shows_apps { tool.with_meta(app::of_tool()) } else { tool }
     }
 }
 

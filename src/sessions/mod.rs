@@ -21,8 +21,8 @@
 //! - [`saved`]: sandboxes in the state folder. [`archived`]: sessions in the archive. [`adopt`]: sandboxes that wait for
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
-//! - [`live`]: a session, for readers. [`all`]: those of all callers, for operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages;
-//!   [`summary`]: of a file.
+//! - [`live`]: a session, for readers. [`shown`]: its runs, for people. [`all`]: the sessions of all callers, for
+//!   operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages; [`summary`]: of a file.
 
 mod adopt;
 mod all;
@@ -40,6 +40,7 @@ mod pool;
 mod registry;
 mod room;
 mod saved;
+pub(crate) mod shown;
 mod start;
 mod stateless;
 mod summary;

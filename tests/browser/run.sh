@@ -38,10 +38,10 @@ if ! browser=$(find_browser); then
     browser=$(find_browser) || skip 'the chromium that was installed does not start'
 fi
 
-npm_ci "$here" 'the rules of accessibility'
+npm_ci "$here" "the rules of accessibility, and the host of MCP Apps"
 
 failed=0
-for checks in page_check hostile_check; do
+for checks in page_check hostile_check apps_check; do
     timeout --kill-after=10 "$limit_s" node "$here/$checks.mjs" "$binary" "$browser" || failed=1
 done
 exit "$failed"

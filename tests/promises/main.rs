@@ -1,6 +1,7 @@
 //! Promises to callers, checked with the real program. Tests in `on_all!` run on each engine, in a module with the
 //! engine's name; tests for containers alone are in a module `docker_only`.
 
+mod apps;
 mod archive;
 mod archives;
 mod arguments;

@@ -191,8 +191,9 @@ async fn every_client_is_told_how_files_are_addressed() {
         let client = Client::start(kind).await;
         let answer = client.ask("resources/templates/list", json!({})).await;
         let templates = answer["result"]["resourceTemplates"].as_array().unwrap();
-        assert_eq!(templates.len(), 1, "{kind:?}");
-        assert_eq!(templates[0]["uriTemplate"], "sandbox:///{session_id}/{+path}");
+        let uris: Vec<_> = templates.iter().map(|it| it["uriTemplate"].as_str().unwrap()).collect();
+        let expected = ["sandbox:///{session_id}/{+path}", "sandbox:///{session_id}"];
+        assert_eq!(uris, expected, "{kind:?}");
         assert!(templates[0]["description"].as_str().unwrap().contains("/mnt/data"));
     }
     let server = Server::launch(On::Local, &[]);
@@ -202,6 +203,27 @@ async fn every_client_is_told_how_files_are_addressed() {
     });
     let answer = server.request("initialize", hello).await;
     assert!(answer["result"]["capabilities"]["resources"].is_object(), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_runs_of_a_session_are_a_resource() {
+    for kind in KINDS {
+        let client = Client::start(kind).await;
+        let id = name("runs");
+        client.run(&id, "print('first')").await;
+        client.run(&id, "1 / 0").await;
+        let uri = format!("sandbox:///{id}");
+        let read = client.ask("resources/read", json!({ "uri": uri })).await;
+        let contents = &read["result"]["contents"][0];
+        assert_eq!(contents["mimeType"], "application/json", "{read}");
+        let shown: Value = serde_json::from_str(contents["text"].as_str().unwrap()).unwrap();
+        let outcomes: Vec<_> =
+            shown["runs"].as_array().unwrap().iter().map(|run| &run["outcome"]).collect();
+        assert_eq!(outcomes, ["error", "ok"], "{shown}");
+        assert_eq!(shown["runs"][1]["stdout"], "first\n", "{shown}");
+        let missing = client.ask("resources/read", json!({ "uri": "sandbox:///none" })).await;
+        assert_eq!(missing["error"]["code"], kind.not_found(), "{missing}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@
 //! does not count as activity, so that an open page keeps no session alive; and it has a separate rate limit,
 //! so that a viewer takes nothing from the model.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     extract::{Extension, Path, State, rejection::PathRejection},
@@ -15,11 +15,7 @@ use axum::{
 };
 use config::Right;
 use jiff::Timestamp;
-use model::{
-    Artifact, SessionId,
-    artifact::is_picture,
-    text::{printable, utf8, whole_ms},
-};
+use model::{Artifact, SessionId, artifact::is_picture, text::printable};
 use protocol::message::{RuntimeName, Variable};
 use serde_json::{Value, json};
 
@@ -38,9 +34,9 @@ use crate::http::{
 use crate::{
     error::Error,
     listing,
-    notes::Notes,
-    session::{PastRun, RunEnd},
-    sessions::{ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper},
+    sessions::{
+        ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper, shown::rfc3339,
+    },
     signed_urls::{Base, Grant, NumberedSession, SignedUrls},
 };
 
@@ -52,21 +48,6 @@ pub(super) mod state {
 
 /// Maximum number of images shown of each session.
 const MAX_IMAGES: usize = 3;
-
-/// Maximum number of runs of a session that are shown, the newest, and of bytes of their texts. The
-/// [notebook](crate::http::notebook) has all remembered runs.
-const MAX_RUNS: usize = 50;
-const MAX_BYTES: usize = 256 << 10;
-
-/// Bytes of a program that are shown, from its start.
-const MAX_CODE_BYTES: usize = 16 << 10;
-
-/// Bytes of each output that are shown: the start of standard output, and the end of standard error, where a
-/// traceback names the error.
-const MAX_OUTPUT_BYTES: usize = 4 << 10;
-
-/// Maximum number of artifacts of a run that are shown.
-const MAX_ARTIFACTS: usize = 20;
 
 /// `GET /sessions`: the caller's sessions; with `?all`, those of all callers, for operators.
 pub(in crate::http) async fn list(
@@ -125,22 +106,8 @@ pub(in crate::http) async fn one(
     let live = sessions.awake(&id).await.map_err(ApiError::Gone)?;
     let view = live.view().await.map_err(ApiError::Gone)?;
     let urls = shared.urls.for_client(Some(&base));
-    let mut left = MAX_BYTES;
-    let newest = look.history.runs().rev().take(MAX_RUNS);
-    // A run that cannot be read is shown without its texts.
-    let whole = newest.map(|run| run.whole().unwrap_or(Cow::Borrowed(run)));
-    let shown = whole.take_while(|run| {
-        let is_newest = left == MAX_BYTES;
-        left = left.saturating_sub(shown_bytes(run));
-        left > 0 || is_newest
-    });
-    let (ecosystems, allowed) = (sessions.packages().ecosystems(), &sessions.config().packages);
-    let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
-    let runs: Vec<_> = shown.map(|run| past_run(&urls, look, &run, notes)).collect();
     let mut body = head(look);
-    body["runs_omitted"] =
-        (look.history.forgotten() + look.history.runs().len() - runs.len()).into();
-    body["runs"] = runs.into();
+    look.add_runs(&mut body, Some(&urls), &sessions);
     if let Some(seconds) = urls.expire_in_s() {
         body["urls_expire_in_s"] = seconds.into();
     }
@@ -171,8 +138,8 @@ async fn of_archived(
     let mut body = json!({
         "session_id": id.as_str(),
         "state": state::ARCHIVED,
-        "since": time(saved),
-        "changed_at": time(saved),
+        "since": rfc3339(saved),
+        "changed_at": rfc3339(saved),
         "runs": [],
         "runs_omitted": 0,
         "interpreters": [],
@@ -233,18 +200,12 @@ pub(in crate::http) fn session(
     Err(ApiError::NoSession)
 }
 
-impl SessionInfo {
-    fn numbered(&self) -> NumberedSession<'_> {
-        NumberedSession { id: &self.id, number: self.number }
-    }
-}
-
 fn head(look: &SessionInfo) -> Value {
     json!({
         "session_id": look.id.as_str(),
         "state": look.history.phase().as_str(),
-        "since": time(look.since),
-        "changed_at": time(look.history.changed().unwrap_or(look.since)),
+        "since": rfc3339(look.since),
+        "changed_at": rfc3339(look.history.changed().unwrap_or(look.since)),
     })
 }
 
@@ -273,7 +234,7 @@ fn summary(urls: &SignedUrls, look: &SessionInfo) -> Value {
 /// A session of which only the name is known: one that no caller has used since the server started, or an
 /// archived one. Listing it does not wake it.
 fn unknown(urls: &SignedUrls, id: &SessionId, state: &str, since: Option<Timestamp>) -> Value {
-    let since = time(since.unwrap_or(Timestamp::UNIX_EPOCH));
+    let since = rfc3339(since.unwrap_or(Timestamp::UNIX_EPOCH));
     json!({
         "session_id": id.as_str(),
         "state": state,
@@ -297,69 +258,4 @@ fn interpreter((language, found): &(RuntimeName, Inspected)) -> Value {
         "variables": variables,
         "variables_omitted": found.contents.more,
     })
-}
-
-/// Bytes of a run's texts that are shown, at most.
-fn shown_bytes(run: &PastRun) -> usize {
-    let outputs = run.end.iter().flat_map(|end| [&end.stdout, &end.stderr]);
-    let outputs: usize = outputs.map(|text| text.len().min(MAX_OUTPUT_BYTES)).sum();
-    run.code.len().min(MAX_CODE_BYTES) + outputs
-}
-
-fn past_run(
-    urls: &SignedUrls,
-    look: &SessionInfo,
-    run: &PastRun,
-    notes: impl Fn(&RunEnd) -> Notes,
-) -> Value {
-    let code = utf8::start(&run.code, MAX_CODE_BYTES);
-    let mut shown = json!({
-        "run_id": run.run_id.as_str(),
-        "begun_at": time(run.begun),
-        "language": run.language.as_str(),
-        "is_cell": run.is_cell,
-        "code": code,
-        "code_truncated": code.len() < run.code.len(),
-    });
-    if let Some(end) = &run.end {
-        let links = Some((urls, look.numbered()));
-        let artifacts = end.artifacts.iter().take(MAX_ARTIFACTS);
-        let artifacts: Vec<_> =
-            artifacts.map(|file| listing::artifact_json_with_mtime(links, file)).collect();
-        let (stdout, stderr) =
-            (utf8::start(&end.stdout, MAX_OUTPUT_BYTES), utf8::end(&end.stderr, MAX_OUTPUT_BYTES));
-        let omitted = end.artifacts_omitted + end.artifacts.len() - artifacts.len();
-        shown["outcome"] = end.outcome.as_str().into();
-        shown["exit_code"] = end.exit_code.into();
-        if let Some(cell) = &end.cell {
-            if let Some(number) = cell.number() {
-                shown["execution_count"] = number.into();
-            }
-            if cell.is_undone {
-                shown["is_undone"] = true.into();
-            }
-            shown["state"] = cell.state.as_str().into();
-            if let Some(message) = &cell.error_message {
-                shown["error_message"] = message.as_str().into();
-            }
-            if let Some(result) = &cell.result {
-                let start = utf8::start(result, MAX_OUTPUT_BYTES);
-                shown["result"] = start.into();
-                shown["result_truncated"] = (start.len() < result.len()).into();
-            }
-        }
-        notes(end).add_to(&mut shown);
-        shown["duration_ms"] = whole_ms(end.elapsed).into();
-        shown["stdout"] = stdout.into();
-        shown["stdout_truncated"] = (stdout.len() < end.stdout.len()).into();
-        shown["stderr"] = stderr.into();
-        shown["stderr_truncated"] = (stderr.len() < end.stderr.len()).into();
-        shown["artifacts"] = artifacts.into();
-        shown["artifacts_omitted"] = omitted.into();
-    }
-    shown
-}
-
-pub(super) fn time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
 }

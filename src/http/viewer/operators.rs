@@ -15,14 +15,14 @@ use model::{Principal, SessionId};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::api::{state, time};
+use super::api::state;
 use crate::{
     http::{
         audited,
         error::{ApiError, Result},
         shared::Shared,
     },
-    sessions::{Dormant, SessionInfo, Sessions},
+    sessions::{Dormant, SessionInfo, Sessions, shown::rfc3339},
 };
 
 /// The parameter in the query of `GET /sessions` for the sessions of all callers.
@@ -77,8 +77,8 @@ pub(super) async fn list(shared: &Shared, headers: &HeaderMap) -> Result<Value> 
             "caller": it.caller.name(),
             "engine": engine,
             "state": state,
-            "created_at": it.since.filter(|_| state == state::ASLEEP).map(time),
-            "archived_at": it.since.filter(|_| state == state::ARCHIVED).map(time),
+            "created_at": it.since.filter(|_| state == state::ASLEEP).map(rfc3339),
+            "archived_at": it.since.filter(|_| state == state::ARCHIVED).map(rfc3339),
             "disk_bytes": it.bytes,
         })
     };
@@ -115,9 +115,9 @@ fn summary(engine: &str, caller: &Principal, info: &SessionInfo) -> Value {
         "client": info.client.as_deref(),
         "engine": engine,
         "state": info.history.phase().for_operators(),
-        "created_at": time(info.since),
-        "used_at": time(info.used),
-        "expires_at": time(info.expires),
+        "created_at": rfc3339(info.since),
+        "used_at": rfc3339(info.used),
+        "expires_at": rfc3339(info.expires),
         "runs": runs.len() + info.history.forgotten(),
         "last_outcome": last.map(|end| end.outcome.as_str()),
     });

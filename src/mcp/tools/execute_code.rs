@@ -56,6 +56,7 @@ pub(in crate::mcp) struct Arguments {
 impl Tool for ExecuteCode {
     const NAME: &'static str = "execute_code";
     const TOOLSET: Toolset = Toolset::Code;
+    const HAS_VIEW: bool = true;
     // Code in which every byte is escaped is a long text.
     const READS_LONG_TEXT: bool = true;
     const ALIASES: &'static [(&'static str, &'static str)] = &[

@@ -52,6 +52,7 @@ pub(in crate::mcp) struct Arguments {
 impl Tool for ListArtifacts {
     const NAME: &'static str = "list_artifacts";
     const TOOLSET: Toolset = Toolset::Run;
+    const HAS_VIEW: bool = true;
     type Arguments = Arguments;
 
     fn describe(_: &ToolFacts) -> Description {

@@ -133,7 +133,7 @@ use super::{
     arguments::Arguments,
     own, running,
     services::Services,
-    tool::{AnyTool, ToolFacts},
+    tool::{AnyTool, Client, ToolFacts},
 };
 use crate::own_tools::{OwnTool, OwnTools};
 
@@ -197,12 +197,12 @@ pub(super) fn facts<'a>(
     Services { sessions, transport, .. }: &'a Services,
     template: &'a Template,
     toolsets: Toolsets,
-    local_files: bool,
+    client: Client,
 ) -> ToolFacts<'a> {
     let packages = running::packages(sessions, toolsets);
     let (config, transport) = (sessions.config(), *transport);
     let datasets = sessions.datasets();
-    ToolFacts { config, transport, toolsets, template, local_files, datasets, packages }
+    ToolFacts { config, transport, toolsets, template, client, datasets, packages }
 }
 
 impl Checked {
@@ -216,7 +216,8 @@ impl Checked {
             return arguments.clone();
         }
         let template = Template::built_in("");
-        let arguments = self.tool.arguments(&facts(services, &template, policy.toolsets, false));
+        let arguments =
+            self.tool.arguments(&facts(services, &template, policy.toolsets, Client::default()));
         let arguments = Arc::new(arguments);
         // The policies of settings that were read again have taken the place of earlier ones.
         known.retain(|(policy, _)| policy.strong_count() > 0);
@@ -397,7 +398,8 @@ mod tests {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
         let packages = &[Ecosystem::PyPi, Ecosystem::Npm];
         let datasets = vec![];
-        ToolFacts { config, transport, toolsets, template, local_files: true, datasets, packages }
+        let client = Client { local_files: true, shows_apps: false };
+        ToolFacts { config, transport, toolsets, template, client, datasets, packages }
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub(in crate::mcp) struct Arguments {
 impl Tool for RunPython {
     const NAME: &'static str = "run_python";
     const TOOLSET: Toolset = Toolset::Run;
+    const HAS_VIEW: bool = true;
     // Code in which every byte is escaped is a long text.
     const READS_LONG_TEXT: bool = true;
     const ALIASES: &'static [(&'static str, &'static str)] =

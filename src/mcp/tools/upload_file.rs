@@ -58,7 +58,7 @@ impl Tool for UploadFile {
     }
 
     fn describe(facts: &ToolFacts) -> Description {
-        let give = if facts.local_files {
+        let give = if facts.client.local_files {
             "Best is local_path, for a file on the client's machine; else give"
         } else {
             "Give"
@@ -171,14 +171,14 @@ impl Tool for UploadFile {
 fn input(facts: &ToolFacts) -> Value {
     let local_path = string("Absolute, within an allowed folder.");
     let properties = json!({
-        "local_path": if facts.local_files { local_path } else { hidden(local_path) },
+        "local_path": if facts.client.local_files { local_path } else { hidden(local_path) },
         "filename": string("Such as raw/sales.csv."),
         "text": { "type": "string" },
         "content_base64": { "type": "string" },
         "overwrite": boolean("Replace a file of that name."),
         "session_id": { "type": "string" },
     });
-    object(properties, if facts.local_files { &[] } else { &["filename"] })
+    object(properties, if facts.client.local_files { &[] } else { &["filename"] })
 }
 
 /// The name of a file on the host.
