@@ -24,6 +24,7 @@ use crate::{
 /// The names of actions in the audit file.
 pub(super) const UPLOAD: &str = "upload";
 pub(super) const END: &str = "end_session";
+pub(super) const CANCEL: &str = "cancel_run";
 const DOWNLOAD: &str = "download";
 
 /// The outcome of a download that was not read to its end.

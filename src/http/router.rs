@@ -46,6 +46,7 @@ fn endpoints() -> Vec<Endpoint> {
         endpoint(Method::GET, "/sessions", own, get(viewer::list)),
         endpoint(Method::GET, "/sessions/{session}", own, get(viewer::one)),
         endpoint(Method::DELETE, "/sessions/{session}", own, delete(viewer::end)),
+        endpoint(Method::DELETE, "/sessions/{session}/runs/{run}", own, delete(viewer::cancel)),
         endpoint(Method::POST, "/files", own, post(upload::post)),
         endpoint(Method::POST, "/files/", own, post(upload::post)),
         endpoint(Method::GET, "/files/{session}", own, get(download::all)),

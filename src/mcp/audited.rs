@@ -77,7 +77,7 @@ impl Log {
         let outcome = match self.outcome {
             Some(outcome) if code == OK => outcome,
             // The client does not receive the answer of a cancelled call, whatever it is.
-            _ if code != OK && call.context.ct.is_cancelled() => "cancelled",
+            _ if code != OK && call.is_cancelled() => "cancelled",
             _ => code,
         };
         if let Some(entry) = self.completed() {

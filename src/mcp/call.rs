@@ -14,12 +14,13 @@ use rmcp::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     time::{Instant, sleep},
 };
 
 use super::{
     audited::{self, Log},
+    background::OfCall,
     languages::{Language, unfenced},
     long_text::{CutOut, LongText},
     message::{KEPT_BYTES, PLACEHOLDER},
@@ -44,6 +45,8 @@ pub(super) struct Call {
     pub(super) context: RequestContext<RoleServer>,
     /// The client's answers, if an earlier attempt of this call asked for input.
     pub(super) answers: Option<InputResponses>,
+    /// The run of the call, if it runs something.
+    pub(super) run: OfCall,
     /// Notes for the caller, beside the result.
     notes: Mutex<Notes>,
     /// The session that the call means, once its tool has asked.
@@ -60,21 +63,30 @@ const CANCEL_GRACE: Duration = Duration::from_millis(300);
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 impl Call {
+    /// A new call, and the receiver of the answer if it is answered before its end.
     pub(super) fn new(
         services: Services,
         toolsets: Toolsets,
         context: RequestContext<RoleServer>,
         answers: Option<InputResponses>,
-    ) -> Self {
-        Self {
+    ) -> (Self, oneshot::Receiver<CallToolResult>) {
+        let (run, early) = OfCall::new();
+        let call = Self {
             services,
             toolsets,
             context,
             answers,
+            run,
             notes: Mutex::default(),
             which: Mutex::default(),
             heard: Mutex::default(),
-        }
+        };
+        (call, early)
+    }
+
+    /// Whether the client gets no answer, because it has cancelled the call.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.context.ct.is_cancelled() && !self.run.is_answered()
     }
 
     /// The session that the call means: the one that it names or, if it names none, that of its workspace.
@@ -150,14 +162,14 @@ impl Call {
     pub(super) async fn end(&self, is_ok: bool) {
         let which = self.which.lock().take();
         let heard = self.heard.lock().take();
-        if let Some(id) = heard.filter(|_| is_ok && !self.context.ct.is_cancelled())
+        if let Some(id) = heard.filter(|_| is_ok && !self.is_cancelled())
             && let Some(live) = self.services.sessions.get(&id)
         {
             live.restored_told();
         }
         match which {
             Some(Which::Stateless(session)) => session.close().await,
-            Some(Which::Automatic(workspace)) if is_ok && !self.context.ct.is_cancelled() => {
+            Some(Which::Automatic(workspace)) if is_ok && !self.is_cancelled() => {
                 self.services.sessions.workspaces().told(&workspace);
             }
             _ => {}
@@ -249,7 +261,8 @@ impl Call {
         if code.len() > limit { Err(too_large(code.len())) } else { Ok(code) }
     }
 
-    /// Runs a program, reports its progress to the caller, and notes its result for the log.
+    /// Runs a program, reports its progress to the caller, and notes its result for the log. In the background, the
+    /// caller has its answer when the run has begun.
     ///
     /// # Errors
     /// If it could not be run. A session without a given name that was started for it is then closed.
@@ -257,19 +270,27 @@ impl Call {
         &self,
         which: Which,
         mut program: Program,
+        in_background: bool,
         log: &mut Log,
     ) -> Result<(Opened, RunReport)> {
         log.bytes = Some(program.code.len() as u64);
         log.language = Some(program.language.clone());
         let memory = self.services.sessions.config().memory_limit;
         log.audit(|record| audited::program(record, &program, memory));
-        let (progress, heard) = watch::channel(Progress::default());
-        program.progress = self.context.meta.get_progress_token().map(|_| progress);
+        let language = Some(program.language.clone());
+        let (progress, heard) = watch::channel(Progress { language, ..Progress::default() });
+        let is_heard = in_background || self.context.meta.get_progress_token().is_some();
+        program.progress = is_heard.then_some(progress);
         let is_nameless = matches!(which, Which::New);
-        let (opened, report) = reporting(self, heard, self.run_when_free(which, program)).await;
+        let (opened, report) = if in_background {
+            self.run_in_background(which, program, heard).await
+        } else {
+            reporting(self, heard, self.run_when_free(which, program)).await
+        };
         log.session = Some(opened.id.clone());
         self.note_restored(&opened.id);
         let report = self.or_close(is_nameless, &opened.id, report).await?;
+        self.run.began(opened.id.clone(), report.run_id.clone());
         log.run = Some(report.run_id.to_string());
         log.start = Some(report.start.as_str());
         log.ran(&report);
@@ -279,7 +300,11 @@ impl Call {
 
     /// Runs a program. If a client cancels a run and calls again at once, the cancellation may arrive second: the call
     /// then waits for it, and does not fail because the session is busy.
-    async fn run_when_free(&self, which: Which, program: Program) -> (Opened, Result<RunReport>) {
+    pub(super) async fn run_when_free(
+        &self,
+        which: Which,
+        program: Program,
+    ) -> (Opened, Result<RunReport>) {
         let Services { sessions, transport, .. } = &self.services;
         let deadline = Instant::now() + CANCEL_GRACE;
         loop {
@@ -300,8 +325,8 @@ impl Call {
         id: &SessionId,
         result: Result<T>,
     ) -> Result<T> {
-        // A cancelled call has no answer that would tell the caller the session's name.
-        if started_here && (result.is_err() || self.context.ct.is_cancelled()) {
+        // A cancelled call has no answer that would tell the caller the session's name; an early one has told it.
+        if started_here && (result.is_err() || self.is_cancelled()) && !self.run.is_answered() {
             let _ = self.services.sessions.close(id).await;
         }
         result

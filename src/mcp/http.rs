@@ -203,7 +203,7 @@ impl Endpoint {
         let in_use = match &id {
             Some(id) => match self.enter(id, &who) {
                 Some((in_use, ended)) => {
-                    let of = OfMcpSession { id: id.clone(), ended };
+                    let of = OfMcpSession { id: id.clone(), ended, _in_use: in_use.clone() };
                     request.extensions_mut().insert(of);
                     Some(in_use)
                 }

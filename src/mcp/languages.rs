@@ -28,6 +28,15 @@ impl Language {
         }
     }
 
+    /// The name in a sentence.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Python => "Python",
+            Self::JavaScript => "JavaScript",
+            Self::Bash => "Bash",
+        }
+    }
+
     /// Other names that models use for the language.
     const fn other_names(self) -> &'static [&'static str] {
         match self {

@@ -11,7 +11,8 @@
 //! - [`tool`]: the trait of tools; [`tools`]: the built-in tools, one file each; [`own`]: the operator's own tools.
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
 //! - [`observed`]: one request, its span and time; [`audited`]: the lines of a call in the log and in the audit file.
-//! - [`running`]: progress and results of tools that run code; [`languages`]: the languages of code.
+//! - [`running`]: progress and results of tools that run code; [`background`]: runs that go on after the answer;
+//!   [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
 //! - [`app`]: the view of a session for clients that show MCP Apps.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
@@ -22,6 +23,7 @@
 mod app;
 mod arguments;
 mod audited;
+mod background;
 mod base64_text;
 mod call;
 mod counted;
@@ -70,8 +72,8 @@ use self::{
     tool::{Client, Tool as _},
     tools::{
         BuiltIn, CancelExecution, CloseSession, CreateSession, DestroySession, ExecuteCode,
-        GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered, ReadArtifact,
-        ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile, facts,
+        GetExecutionResult, GetWorkspaceInfo, InstallPackage, ListArtifacts, ListRuntimes, Offered,
+        ReadArtifact, ReadOutput, ResetWorkspace, RunPython, Tools, UploadFile, facts,
     },
 };
 use crate::{error::Error, own_tools::OwnTools, sessions::Sessions, signed_urls::SignedUrls};
@@ -189,12 +191,14 @@ impl Server {
             return Err(refused);
         }
         let services = self.services.seen_by(&context);
-        let call = Call::new(services, toolsets, context, request.input_responses);
+        let sessions = services.sessions.clone();
+        let (call, early) = Call::new(services, toolsets, context, request.input_responses);
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
-        let result = AssertUnwindSafe(perform(&tool, &call, arguments)).catch_unwind().await;
         let panicked = |_| failure(&Error::internal(&"the tool panicked")).into();
-        let response = result.unwrap_or_else(panicked);
+        let work = AssertUnwindSafe(perform(tool, call, arguments)).catch_unwind();
+        let work = work.map(move |result| result.unwrap_or_else(panicked)).boxed();
+        let response = background::answered(work, early, &sessions).await;
         observed.result(&response);
         Ok(response)
     }
@@ -420,7 +424,8 @@ const TTL_MS: u64 = 60_000;
 
 /// Carries out a call, logs and counts it, and renders its result. If there is an audit file that cannot be written,
 /// the call is refused.
-async fn perform(tool: &Offered, call: &Call, arguments: JsonObject) -> CallToolResponse {
+async fn perform(tool: Offered, call: Call, arguments: JsonObject) -> CallToolResponse {
+    let (tool, call) = (&tool, &call);
     let started = Instant::now();
     let mut log = Log::default();
     if !tool.reads_long_text() {
@@ -442,7 +447,9 @@ async fn perform(tool: &Offered, call: &Call, arguments: JsonObject) -> CallTool
     metrics.tool_called(tool.name(), code, elapsed);
     metrics.tool_called_by(sessions.host().label(sessions.caller()), tool.name(), code);
     log.write(call, tool.name(), code, elapsed);
-    result.unwrap_or_else(|error| failure(&error).into())
+    let response = result.unwrap_or_else(|error| failure(&error).into());
+    call.run.keep(sessions, &response);
+    response
 }
 
 /// Checks the arguments of a call, makes it, and adds the call's notes to its result.
@@ -485,6 +492,7 @@ async fn call_built_in(
         BuiltIn::CreateSession => CreateSession::call(call, parse(arguments)?, log).await,
         BuiltIn::DestroySession => DestroySession::call(call, parse(arguments)?, log).await,
         BuiltIn::ExecuteCode => ExecuteCode::call(call, parse(arguments)?, log).await,
+        BuiltIn::GetExecutionResult => GetExecutionResult::call(call, parse(arguments)?, log).await,
         BuiltIn::GetWorkspaceInfo => GetWorkspaceInfo::call(call, parse(arguments)?, log).await,
         BuiltIn::InstallPackage => InstallPackage::call(call, parse(arguments)?, log).await,
         BuiltIn::ListArtifacts => ListArtifacts::call(call, parse(arguments)?, log).await,

@@ -13,12 +13,13 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, interval_at},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
     arguments::hidden,
     call::{Call, success},
+    languages::Language,
     resources,
     results::{
         budget::{self, encoded_size},
@@ -34,12 +35,15 @@ use crate::{
     sessions::Sessions,
 };
 
-/// Time before the first report of progress: early enough for a person who waits, late enough that most runs have
-/// ended.
+/// Time before the first report of progress, unless there is output before: early enough for a person who waits, late
+/// enough that most runs have ended.
 const FIRST_PROGRESS: Duration = Duration::from_millis(500);
 
-/// Time between reports of progress.
+/// Time between reports of progress while there is no output.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Shortest time between two reports.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of links to images in a result. All files are named in its JSON.
 const MAX_LINKS: usize = 10;
@@ -58,20 +62,27 @@ pub(super) async fn reporting<T>(
     }
 }
 
-/// Reports progress until this is dropped.
+/// Reports progress until this is dropped: lines of output as they come, and in between what is going on.
 async fn report_progress(
     call: &Call,
     token: ProgressToken,
-    heard: watch::Receiver<Progress>,
+    mut heard: watch::Receiver<Progress>,
 ) -> Infallible {
     let begun = Instant::now();
-    let mut tick = interval_at(begun + FIRST_PROGRESS, PROGRESS_INTERVAL);
-    let mut is_named = false;
+    let mut next = begun + FIRST_PROGRESS;
+    let (mut told, mut is_named) = (Told::default(), false);
     loop {
-        tick.tick().await;
-        let progress = heard.borrow().clone();
-        let mut message = told(&progress, begun);
-        let Progress { run_id, .. } = progress;
+        tokio::select! {
+            Ok(()) = heard.changed() => {}
+            () = sleep_until(next) => {}
+        }
+        let (message, run_id) = {
+            let progress = heard.borrow_and_update();
+            let is_time = Instant::now() >= next;
+            let news = told.news(&progress).or_else(|| is_time.then(|| state(&progress, begun)));
+            (news, progress.run.as_ref().map(|(_, run_id)| run_id.clone()))
+        };
+        let Some(mut message) = message else { continue };
         // cancel_execution needs the name of the run, and many clients show the message alone.
         if let Some(run_id) = run_id.as_ref().filter(|_| !is_named) {
             message = format!("{run_id}: {message}");
@@ -87,18 +98,45 @@ async fn report_progress(
         });
         // A client that does not listen still gets the result.
         let _ = call.context.peer.notify_progress(progress).await;
+        next = Instant::now() + PROGRESS_INTERVAL;
+        sleep(SHORTEST_INTERVAL).await;
     }
 }
 
-/// The progress of a call that began at `begun`, in one line.
-fn told(progress: &Progress, begun: Instant) -> String {
-    let Progress { started, loading, since, line, .. } = progress;
-    match (started, loading, line.as_str()) {
-        (false, ..) => "starting the sandbox".into(),
-        (_, true, _) => "loading the interpreter".into(),
-        (_, _, "") => format!("running for {} s", since.unwrap_or(begun).elapsed().as_secs()),
-        (_, _, line) => line.into(),
+/// The output of a run that its caller has been told.
+#[derive(Default)]
+struct Told {
+    /// The position after the last line.
+    lines: u64,
+    bar: String,
+}
+
+impl Told {
+    /// The lines that the caller has not been told, or the state of a progress bar.
+    fn news(&mut self, progress: &Progress) -> Option<String> {
+        let lines = progress.lines.since(std::mem::replace(&mut self.lines, progress.lines.end()));
+        if !lines.is_empty() {
+            return Some(lines.into_owned());
+        }
+        if self.bar == progress.bar {
+            return None;
+        }
+        self.bar.clone_from(&progress.bar);
+        Some(self.bar.clone()).filter(|bar| !bar.is_empty())
     }
+}
+
+/// The state of a call that began at `begun`, in one line.
+fn state(progress: &Progress, begun: Instant) -> String {
+    let Progress { started, language, loading, since, .. } = progress;
+    if !started {
+        return "starting the sandbox".into();
+    }
+    if *loading {
+        let language = language.as_ref().and_then(|language| Language::named(language.as_str()));
+        return format!("loading {}", language.map_or("the interpreter", Language::title));
+    }
+    format!("running for {} s", since.unwrap_or(begun).elapsed().as_secs())
 }
 
 /// The ecosystems of which a client with these toolsets can install packages.
@@ -270,23 +308,37 @@ pub(super) fn inline_images_argument(config: &Config) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn seconds_are_counted_from_when_the_code_runs() {
         let begun = Instant::now();
         let mut progress = Progress::default();
-        assert_eq!(told(&progress, begun), "starting the sandbox");
+        assert_eq!(state(&progress, begun), "starting the sandbox");
         (progress.started, progress.loading) = (true, true);
         sleep(Duration::from_secs(4)).await;
-        assert_eq!(told(&progress, begun), "loading the interpreter");
+        assert_eq!(state(&progress, begun), "loading the interpreter");
+        progress.language = Some(Language::JavaScript.runtime());
+        assert_eq!(state(&progress, begun), "loading JavaScript");
         (progress.loading, progress.since) = (false, Some(Instant::now()));
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(told(&progress, begun), "running for 1 s");
-        "step 2".clone_into(&mut progress.line);
-        assert_eq!(told(&progress, begun), "step 2");
+        assert_eq!(state(&progress, begun), "running for 1 s");
+    }
+
+    #[test]
+    fn each_line_is_told_once_and_each_state_of_a_bar() {
+        let (mut told, mut progress) = (Told::default(), Progress::default());
+        assert_eq!(told.news(&progress), None);
+        progress.lines.push("step 1");
+        progress.lines.push("step 2");
+        "50%|# |".clone_into(&mut progress.bar);
+        assert_eq!(told.news(&progress).as_deref(), Some("step 1\nstep 2"));
+        assert_eq!(told.news(&progress).as_deref(), Some("50%|# |"));
+        assert_eq!(told.news(&progress), None);
+        progress.bar.clear();
+        assert_eq!(told.news(&progress), None);
+        progress.lines.push("step 3");
+        assert_eq!(told.news(&progress).as_deref(), Some("step 3"));
     }
 
     #[test]

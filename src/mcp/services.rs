@@ -76,6 +76,8 @@ pub(super) struct OfMcpSession {
     pub(super) id: Arc<str>,
     /// Cancelled when it has ended.
     pub(super) ended: CancellationToken,
+    /// Marks it as in use, also while a run of the request goes on in the background.
+    pub(super) _in_use: Arc<()>,
 }
 
 impl Services {

@@ -278,6 +278,7 @@ impl Observer for Metrics {
             | SessionEvent::Slept
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::Wrote { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }

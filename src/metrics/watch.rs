@@ -154,6 +154,7 @@ impl Observer for SandboxGauge {
             SessionEvent::NotStarted
             | SessionEvent::Warmed { .. }
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::Wrote { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::RunEnded { .. }

@@ -41,7 +41,7 @@ use super::{
     tarball,
     wheel::Wheel,
 };
-use crate::progress::Progress;
+use crate::progress::{Progress, RunOutput};
 
 /// The programs that a fetcher runs, each with its folder of downloads.
 const PIP: (&str, &str) = (include_str!("../../sandbox-image/runtimes/python/fetch.py"), "wheels");
@@ -168,6 +168,7 @@ async fn within(
         cell: false,
     };
     let running = link.run(run).await.map_err(|error| broken(&error))?;
+    let mut output = RunOutput::default();
     let number = running.call;
     let mut looks = interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,16 +177,18 @@ async fn within(
         tokio::select! {
             reply = &mut finished => break reply.map_err(|error| broken(&error))?,
             _ = looks.tick() => {
-                if let Ok((_, line)) = link.peek(number).await {
-                    let newest = printable(&String::from_utf8_lossy(&line));
-                    progress.send_modify(|it| (it.started, it.line) = (true, newest));
+                if let Ok((done, new)) = link.peek(&output.next(number)).await {
+                    progress.send_modify(|it| {
+                        it.started = true;
+                        output.add(&done, &new, &mut it.lines);
+                    });
                 }
             }
         }
     };
     let Answered { found, version, stdlib, lock, scripts } =
         answer(&reply, requirement, bounds.bytes)?;
-    progress.send_modify(|it| "checking what was downloaded".clone_into(&mut it.line));
+    progress.send_modify(|it| it.lines.push("checking what was downloaded"));
     let (mut downloads, mut left) = (vec![], bounds.bytes);
     let too_large = || too_large(requirement, bounds.bytes);
     for one in found {

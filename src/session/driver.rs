@@ -30,10 +30,14 @@ use futures::{
 use link::{Leftover, Link, LinkError, LinkOwner, RunReply};
 use model::RunId;
 use protocol::message::{RuntimeName, WarmDone};
-use tokio::time::sleep_until;
+use tokio::{sync::watch, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::{ending::Ending, runs::CurrentRun, sleep::warmed};
+use self::{
+    ending::Ending,
+    runs::{CurrentRun, Newest},
+    sleep::warmed,
+};
 use super::{
     RunReport, archiving,
     command::{Command, Program},
@@ -141,6 +145,8 @@ struct Driver {
     stop: CancellationToken,
     /// The run in progress; `None` for one that the previous server has begun.
     current: Option<CurrentRun>,
+    /// The newest output of the run in progress.
+    newest: watch::Receiver<Newest>,
     /// A run that arrived while a cancelled run was being killed, or while the pictures of the last run were being
     /// read. Both take milliseconds, so a caller that retries at once does not get the error that the session is busy.
     next_run: Option<(Program, Reply<RunReport>, Parent)>,
@@ -154,6 +160,8 @@ enum Event {
     /// A command, and the span of the call that sent it.
     Command(Option<(Command, Parent)>),
     Finished(Finished),
+    /// The run in progress has written something.
+    Wrote,
     LinkEnded,
     Expired,
     /// Unused for long enough to hibernate.
@@ -212,6 +220,7 @@ impl Driver {
             files: 0,
             stop,
             current: None,
+            newest: watch::channel(Newest::default()).1,
             next_run: None,
             drawn_by: None,
             is_remembered: false,
@@ -236,6 +245,7 @@ impl Driver {
                 // No handle is left, so the session can no longer be reached.
                 Event::Command(None) => break Ending::Closed(None),
                 Event::Finished(finished) => self.finish(finished),
+                Event::Wrote => self.show_output(),
                 Event::LinkEnded => break Ending::Died,
                 Event::Expired if self.setup.usage.is_being_read() => {
                     self.state.touch(Instant::now());
@@ -264,6 +274,7 @@ impl Driver {
             () = self.link_owner.closed(), if !self.asleep => Event::LinkEnded,
             () = self.sandbox.gone.clone(), if !self.asleep => Event::LinkEnded,
             command = self.setup.commands.recv() => Event::Command(command),
+            Ok(()) = self.newest.changed() => Event::Wrote,
             () = expired => Event::Expired,
             () = unused => Event::Unused,
         }

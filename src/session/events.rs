@@ -39,6 +39,12 @@ pub(crate) enum SessionEvent<'a> {
         run_id: &'a RunId,
         program: &'a Program,
     },
+    /// The run in progress has written something.
+    Wrote {
+        run_id: &'a RunId,
+        /// The newest text of standard output and standard error.
+        newest: &'a [String; 2],
+    },
     /// A run that had begun could not be carried out.
     RunFailed {
         run_id: &'a RunId,
@@ -174,6 +180,7 @@ impl Observer for Log {
             | SessionEvent::Slept
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
+            | SessionEvent::Wrote { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::RunEnded { .. }
             | SessionEvent::Drawn { .. }

@@ -21,6 +21,7 @@ use super::{
     label::SessionLabel,
     origin::Origin,
     reply::{Reply, received},
+    results::Results,
     usage::Usage,
 };
 use crate::{
@@ -66,6 +67,8 @@ pub(crate) struct Handle {
     pub(crate) beginning: Beginning,
     /// The session's runs so far.
     pub(crate) history: watch::Receiver<History>,
+    /// The results of these runs.
+    pub(crate) results: Results,
     /// Whether the session is in use.
     pub(crate) usage: Usage,
     /// Cancelled when the session is left to another server.
@@ -104,6 +107,7 @@ impl Handle {
                 client: Arc::default(),
                 beginning: Beginning::default(),
                 history,
+                results: Results::default(),
                 usage,
                 let_go: CancellationToken::new(),
                 packages: Arc::default(),

@@ -59,6 +59,7 @@ pub struct History {
     spill_file: Option<Arc<SpillFile>>,
     forgotten: usize,
     version: u64,
+    looks: u64,
     phase: Phase,
     changed: Option<Timestamp>,
     /// The reports of the present sandbox; `None` while there is no sandbox.
@@ -97,6 +98,8 @@ pub struct PastRun {
     pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
+    /// The newest text of standard output and standard error while it is in progress.
+    pub newest: [String; 2],
     /// The position of the run's texts on disk, if they are not in memory.
     spilled: Option<Spilled>,
 }
@@ -190,6 +193,16 @@ impl History {
         self.version
     }
 
+    /// Maximum number of bytes of memory of its texts, its pictures, and the results of its runs, each.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
+    /// A number that grows with each new output of a run in progress.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
     /// When a run or an upload last began or ended.
     pub fn changed(&self) -> Option<Timestamp> {
         self.changed
@@ -241,11 +254,20 @@ impl History {
             code,
             first_line,
             end: None,
+            newest: Default::default(),
             spilled: None,
         };
         self.runs.push_back(Arc::new(run));
         (self.phase, self.changed) = (Phase::Running, Some(begun));
         self.forget();
+    }
+
+    /// Notes the newest output of the run in progress.
+    fn wrote(&mut self, run_id: &RunId, newest: &[String; 2]) {
+        if let Some(run) = self.runs.back_mut().filter(|run| run.run_id == *run_id) {
+            newest.clone_into(&mut Arc::make_mut(run).newest);
+            self.looks += 1;
+        }
     }
 
     /// Removes a run that could not be carried out.
@@ -260,7 +282,9 @@ impl History {
         let Some(run) = self.runs.back_mut().filter(|run| run.run_id == report.run_id) else {
             return;
         };
-        Arc::make_mut(run).end = Some(RunEnd {
+        let run = Arc::make_mut(run);
+        run.newest = Default::default();
+        run.end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
             elapsed: report.elapsed,

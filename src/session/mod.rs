@@ -4,7 +4,7 @@
 //! - [`origin`]: how it began; [`beginning`]: how much of a saved state it has; [`setup`]: the parts it is started
 //!   with; [`handle`]: its interface; [`lease`]: its name and permit.
 //! - [`driver`]: the task; [`command`]: its commands; [`reply`]: their answers; [`sandbox`]: starting and ending.
-//! - [`report`]: the result of a run that its caller gets.
+//! - [`report`]: the result of a run that its caller gets; [`results`]: results for callers that ask for them later.
 //! - [`operations`]: operations beside runs, a file each; [`explain`]: what their failures mean.
 //! - [`events`]: what happens, and its observers; [`history`]: past runs, for viewers; [`spill`]: their texts that
 //!   memory has no room for; [`pictures`]: their pictures.
@@ -32,6 +32,7 @@ pub(crate) mod pictures;
 pub(crate) mod reader;
 pub(crate) mod reply;
 pub(crate) mod report;
+pub(crate) mod results;
 mod sandbox;
 pub(crate) mod setup;
 pub(crate) mod spans;

@@ -233,6 +233,11 @@ impl Host {
         runs || Arc::strong_count(&self.passed_on) > 1
     }
 
+    /// Carries out work that the end of the server waits for.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
     /// Waits until the server ends.
     pub async fn ending(&self) {
         self.shutdown.cancelled().await;

@@ -22,12 +22,14 @@
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 //! - [`live`]: a session, for readers. [`shown`]: its runs, for people. [`all`]: the sessions of all callers, for
-//!   operators. [`cancel`]: ends a run by its name. [`packages`]: installs packages; [`summary`]: of a file.
+//!   operators. [`cancel`]: ends a run by its name; [`execution`]: its state and result. [`packages`]:
+//!   installs packages; [`summary`]: of a file.
 
 mod adopt;
 mod all;
 mod archived;
 mod cancel;
+mod execution;
 mod gone;
 mod homes;
 mod host;
@@ -66,6 +68,7 @@ pub(crate) use self::{
 };
 pub use self::{
     cancel::CancelOutcome,
+    execution::Execution,
     host::{Host, Options},
     live::{Live, SessionInfo},
     packages::{CallersPackages, Installed},

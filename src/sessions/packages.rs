@@ -105,7 +105,7 @@ async fn install(
     let new: BTreeSet<_> = all.iter().map(CachedPackage::named).collect();
     let new: Vec<_> =
         new.into_iter().map(|(name, version)| (name.to_owned(), version.to_owned())).collect();
-    progress.send_modify(|it| "installing".clone_into(&mut it.line));
+    progress.send_modify(|it| it.lines.push("installing"));
     sessions.perform(id, Install { packages: all, most: packages.max_bytes() }).await?;
     next.asked().clone_into(&mut handle.archived.packages.lock());
     *present = next;

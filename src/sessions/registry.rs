@@ -243,7 +243,8 @@ impl Registry {
 
     /// The caller's session that has or had a run of this name.
     pub(super) fn with_run(&self, caller: &Principal, run_id: &str) -> Option<&Handle> {
-        self.of(caller).find(|handle| handle.history.borrow().run(run_id).is_some())
+        let has_run = |it: &&Handle| it.history.borrow().run(run_id).is_some();
+        self.of(caller).find(|it| has_run(it) || it.results.of(run_id).is_some())
     }
 
     /// Whether a remembered ended session of the caller had a run of this name.

@@ -57,7 +57,8 @@ impl SessionInfo {
 
 /// Bytes of a run's texts that are shown, at most.
 fn shown_bytes(run: &PastRun) -> usize {
-    let outputs = run.end.iter().flat_map(|end| [&end.stdout, &end.stderr]);
+    let ended = run.end.iter().flat_map(|end| [&end.stdout, &end.stderr]);
+    let outputs = ended.chain(&run.newest);
     let outputs: usize = outputs.map(|text| text.len().min(MAX_OUTPUT_BYTES)).sum();
     run.code.len().min(MAX_CODE_BYTES) + outputs
 }
@@ -77,6 +78,10 @@ fn run(
         "code": code,
         "code_truncated": code.len() < run.code.len(),
     });
+    if run.end.is_none() {
+        let [stdout, stderr] = &run.newest;
+        (shown["stdout"], shown["stderr"]) = (stdout.as_str().into(), stderr.as_str().into());
+    }
     if let Some(end) = &run.end {
         let artifacts = end.artifacts.iter().take(MAX_ARTIFACTS);
         let artifacts: Vec<_> =

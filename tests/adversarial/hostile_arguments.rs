@@ -200,7 +200,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
     let says = |text: &str| text.trim().to_ascii_lowercase();
     let is_whole = |number: f64| number.fract() == 0.0;
     match argument {
-        "overwrite" | "files" => {
+        "overwrite" | "files" | "background" => {
             let fits = value.is_boolean()
                 || value.as_str().is_some_and(|text| matches!(&*says(text), "true" | "false"));
             return (!fits).then_some("invalid_argument");
@@ -213,7 +213,7 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
             return Some(if is_positive { "nothing_to_undo" } else { "invalid_argument" });
         }
         "offset" | "length" | "inline_images" | "timeout_s" | "timeout" | "memory_limit_mb"
-        | "disk_limit_mb" | "timeout_seconds" => {
+        | "disk_limit_mb" | "timeout_seconds" | "wait_s" => {
             let number = value.as_str().and_then(|text| says(text).parse().ok());
             let fits = number.or(value.as_f64()).is_some_and(is_whole);
             return (!fits).then_some("invalid_argument");
@@ -354,8 +354,9 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
             for hostile in all_values() {
                 let code = expected(tool, argument, optional, &hostile);
                 // Valid values of these arguments would start a sandbox or a program each, and show nothing new.
-                let is_for_real = matches!(&**argument, "session_id" | "code" | "files")
-                    || matches!(tool, "create_session" | "execute_code" | "reset_workspace");
+                let is_for_real =
+                    matches!(&**argument, "session_id" | "code" | "files" | "background")
+                        || matches!(tool, "create_session" | "execute_code" | "reset_workspace");
                 let taken = code.is_none() && is_for_real;
                 if taken {
                     continue;
@@ -382,7 +383,7 @@ async fn every_bad_argument_of_every_tool_has_its_code_and_a_useful_sentence(on:
                 } else {
                     answer.ok()
                 };
-                if tool == "cancel_execution" {
+                if matches!(tool, "cancel_execution" | "get_execution_result") {
                     assert_eq!(used["status"], "not_found");
                 } else if used["session_id"] != id {
                     let other = json!({ "session_id": used["session_id"] });

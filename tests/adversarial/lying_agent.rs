@@ -22,7 +22,7 @@ use llm_sandbox::{
 use model::{CellStatus, Outcome, OwnSettings};
 use protocol::{
     frame::{Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
-    limits::{MAX_LINE, MAX_RESULT, MAX_VARIABLE_CHARS, MAX_VARIABLES},
+    limits::{MAX_LIVE, MAX_RESULT, MAX_VARIABLE_CHARS, MAX_VARIABLES},
     message::{
         Captured, CellDone, CellState, Empty, End, Failure, FailureCode, GetDone, ListDone,
         OutputDone, PeekDone, Pong, RunDone, Stamp,
@@ -903,23 +903,32 @@ async fn peek_answered(done: Value, line: Vec<u8>) -> (Progress, (Result<RunRepo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_at_a_run_shows_a_line_of_text_or_ends_the_session() {
-    let done = PeekDone { stdout_total: u64::MAX, stderr_total: 1, loading: false };
-    let done = serde_json::to_value(done).unwrap();
-    let line = b"\x1b[2J\xff\n".repeat(MAX_LINE / 6);
-    let (seen, (run, there)) = peek_answered(done.clone(), line).await;
-    assert!(run.is_ok() && there && seen.started && seen.written == u64::MAX);
-    assert!(
-        !seen.loading && seen.since.is_some(),
-        "an agent that says nothing of loading runs the code"
-    );
-    assert!(seen.line.chars().count() == 200 && !seen.line.contains(char::is_control));
+async fn a_look_at_a_run_shows_lines_of_text_or_ends_the_session() {
+    let done = |stdout_total, stdout| {
+        let done = PeekDone { stdout_total, stderr_total: 1, stdout, loading: false };
+        serde_json::to_value(done).unwrap()
+    };
+    // The second look begins after all that there can be.
+    let line = b"x\x1b]\x07\xff\n".repeat(1000);
+    let (seen, (run, there)) = peek_answered(done(u64::MAX, line.len()), line).await;
+    let run_died = run.is_err();
+    assert!(run_died && !there, "what was written before is written again");
+    assert!(seen.started && seen.written == u64::MAX && !seen.loading && seen.since.is_some());
+    assert_eq!(seen.lines.newest(), "x\u{FFFD}]\u{FFFD}\u{FFFD}");
 
-    let (seen, run) = peek_answered(done, vec![b'x'; MAX_LINE + 1]).await;
-    assert_died(run, "a line of any length");
-    assert_eq!(seen.line, "");
-    let (_, run) = peek_answered(json!({}), vec![]).await;
-    assert_died(run, "no figures");
+    let (seen, (run, there)) = peek_answered(done(u64::MAX, 0), vec![]).await;
+    assert!(run.is_ok() && there && seen.written == u64::MAX);
+    for (lie, head, body) in [
+        ("more than there may be", done(1 << 20, MAX_LIVE + 1), vec![b'x'; MAX_LIVE + 1]),
+        ("more than was written", done(9, 10), vec![b'x'; 10]),
+        ("less than it says", done(9, 9), vec![b'x'; 8]),
+        ("another output, of which there is less", done(9, 0), vec![b'x'; 2]),
+        ("no figures", json!({}), vec![]),
+    ] {
+        let (seen, run) = peek_answered(head, body).await;
+        assert_died(run, lie);
+        assert_eq!(seen.lines.newest(), "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

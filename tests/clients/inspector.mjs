@@ -117,6 +117,12 @@ const CLI_CALLS = [
     give: { execution_id: "run_20260101T000000Z_0000" },
     expect: (result) => equal(answerOf(result)[0].status, "not_found"),
   },
+  {
+    sentence: "get_execution_result does not know a run of nobody's",
+    tool: "get_execution_result",
+    give: { execution_id: "run_20260101T000000Z_0000" },
+    expect: (result) => equal(answerOf(result)[0].status, "not_found"),
+  },
   ...["list_artifacts", "close_session", "destroy_session", "get_workspace_info", "reset_workspace"].map((tool) => ({
     sentence: `${tool} does not know the session of another server`,
     tool,

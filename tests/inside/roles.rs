@@ -42,7 +42,8 @@ async fn a_role_opens_the_endpoints_that_it_has_the_right_for_and_no_other() {
     let endpoints = rights();
     assert!(endpoints.len() > 15, "{endpoints:?}");
     for (method, path, needs) in endpoints {
-        let target = path.replace("{session}", "none").replace("{*path}", "file");
+        let target =
+            path.replace("{session}", "none").replace("{run}", "run").replace("{*path}", "file");
         let ask = async |token: Option<&str>| {
             let token = token.map(|token| format!("Bearer {token}"));
             let headers: Vec<_> = token.iter().map(|it| ("Authorization", &**it)).collect();

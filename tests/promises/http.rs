@@ -299,6 +299,40 @@ while not os.path.exists('go'): time.sleep(0.01)
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_line_is_heard_before_the_next_is_written() {
+    let server = Server::start(On::Local).await;
+    let (session, heard) = (name("progress"), server.notifications());
+    let code = "
+import os, sys, time
+for n in range(12):
+    print('line', n) if n % 2 else print('line', n, file=sys.stderr)
+    while not os.path.exists(f'go{n}'): time.sleep(0.01)
+sys.stdout.write('\\r 10%|# |\\r 90%|## |')
+sys.stdout.flush()
+while not os.path.exists('go'): time.sleep(0.01)
+";
+    let answer = begin_heard(&server, &session, code);
+    let messages = || {
+        let heard = heard.lock().unwrap();
+        let heard = heard.iter().filter(|message| message["method"] == "notifications/progress");
+        heard.map(|message| text(&message["params"]["message"]).to_owned()).collect::<Vec<_>>()
+    };
+    for n in 0..12 {
+        let line = format!("line {n}");
+        until("the line is heard", async || messages().iter().any(|it| it.ends_with(&line))).await;
+        server.upload(&session, &format!("go{n}"), b"").await.ok();
+    }
+    until("the bar is heard", async || messages().iter().any(|it| it == "90%|## |")).await;
+    server.upload(&session, "go", b"").await.ok();
+    let answer = answered(answer).await;
+    let stdout = text(&answer["result"]["structuredContent"]["stdout"]);
+    assert!(stdout.starts_with("line 1\nline 3\n") && stdout.contains("90%|## |"), "{stdout}");
+    let lines = messages().concat();
+    assert_eq!(lines.matches("line 1").count(), 3, "each is told once: {lines}");
+    assert!(!lines.contains("10%"), "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_still_being_written_is_not_told_as_progress() {
     let server = Server::start(On::Local).await;
     let (session, heard) = (name("progress"), server.notifications());

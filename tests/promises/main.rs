@@ -8,6 +8,7 @@ mod arguments;
 mod artifacts;
 mod audit;
 mod auth;
+mod background;
 mod base_url;
 mod callers;
 mod cells;

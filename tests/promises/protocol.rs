@@ -200,6 +200,7 @@ async fn clients_are_told_which_tools_destroy_and_which_can_be_called_again() {
         ("close_session", false, true, true),
         ("destroy_session", false, true, true),
         ("cancel_execution", false, true, true),
+        ("get_execution_result", true, false, true),
     ];
     let server = Server::start_with(On::Local, ALL_SETTINGS).await;
     let listed = server.request("tools/list", json!({})).await;

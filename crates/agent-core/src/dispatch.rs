@@ -264,7 +264,7 @@ impl<F: Frontend> Dispatcher<F> {
             }),
             Kind::Peek => replies.respond(call, head, |peek: Peek| {
                 running(peek.run)
-                    .and_then(|running| running.outputs.peek())
+                    .and_then(|running| running.outputs.peek(&peek))
                     .ok_or_else(|| Failure::new(FailureCode::NotFound, "no such run in progress"))
             }),
             Kind::Output => replies.respond(call, head, |output: Output| store.read(&output)),

@@ -10,8 +10,8 @@ use child::{Agent, TIMEOUT};
 use protocol::{
     frame::MAX_BODY,
     message::{
-        Abandon, Captured, End, FailureCode, List, Output, OutputDone, Peek, PeekDone, Put, Run,
-        RunDone, Stream,
+        Abandon, Captured, End, FailureCode, List, Output, OutputDone, Peek, Put, Run, RunDone,
+        Stream,
     },
 };
 
@@ -125,14 +125,13 @@ fn kept_output_is_seen_nowhere() {
     assert!(output(&mut agent, 1, Stream::Stdout, 0, 1).is_ok(), "it is there all the time");
 }
 
-/// The newest line of a run in progress, once it has written this many bytes.
-fn peek_at(agent: &mut Agent, run: u32, stdout: u64, stderr: u64) -> String {
+/// What a run in progress has written since the last look, once it has written this many bytes.
+fn peek_at(agent: &mut Agent, peek: &Peek, stdout: u64, stderr: u64) -> String {
     let start = Instant::now();
     loop {
-        let (done, line) = agent.ask(99, &Peek { run }, b"").unwrap();
-        let expected = PeekDone { stdout_total: stdout, stderr_total: stderr, loading: false };
-        if done == expected {
-            return String::from_utf8(line).unwrap();
+        let (done, body) = agent.ask(99, peek, b"").unwrap();
+        if (done.stdout_total, done.stderr_total, done.loading) == (stdout, stderr, false) {
+            return String::from_utf8(body).unwrap();
         }
         assert!(start.elapsed() < TIMEOUT, "only {done:?}");
         std::thread::yield_now();
@@ -140,7 +139,7 @@ fn peek_at(agent: &mut Agent, run: u32, stdout: u64, stderr: u64) -> String {
 }
 
 #[test]
-fn the_newest_line_is_seen_while_the_program_runs() {
+fn output_is_seen_while_the_program_runs() {
     let mut agent = Agent::start();
     agent.run(
         1,
@@ -149,15 +148,16 @@ fn the_newest_line_is_seen_while_the_program_runs() {
              sys.stderr.write('\\r 50%|## |')\nsys.stderr.flush()\n{WAIT}print('x' * 5000)"
         ),
     );
-    assert_eq!(peek_at(&mut agent, 1, 8, 0), "two");
-    assert_eq!(agent.ask(2, &Peek { run: 7 }, b""), Err(FailureCode::NotFound));
+    let peek = |run, stdout| Peek { run, stdout, stderr: 0 };
+    assert_eq!(peek_at(&mut agent, &peek(1, 0), 8, 0), "one\ntwo\n");
+    assert_eq!(agent.ask(2, &peek(7, 0), b""), Err(FailureCode::NotFound));
     go(&agent);
-    assert_eq!(peek_at(&mut agent, 1, 8, 10), "50%|## |");
+    assert_eq!(peek_at(&mut agent, &peek(1, 8), 8, 10), "\r 50%|## |");
     agent.wait_until_gone("go");
     go(&agent);
     let (done, _) = agent.answer::<Run>(1).unwrap();
     assert_eq!(done.stdout.total, 5009);
-    assert_eq!(agent.ask(3, &Peek { run: 1 }, b""), Err(FailureCode::NotFound), "it is over");
+    assert_eq!(agent.ask(3, &peek(1, 0), b""), Err(FailureCode::NotFound), "it is over");
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Callers {
 type IsWithin = fn(policy: &Config, server: &Config) -> bool;
 
 /// The settings that a policy can have.
-const IN_POLICIES: [(Row, IsWithin); 17] = [
+const IN_POLICIES: [(Row, IsWithin); 18] = [
     (table::SANDBOX_MEMORY_LIMIT.row, |policy, server| policy.memory_limit <= server.memory_limit),
     (table::SANDBOX_DEFAULT_MEMORY.row, |policy, _| {
         policy.default_memory <= Some(policy.memory_limit)
@@ -178,6 +178,9 @@ const IN_POLICIES: [(Row, IsWithin); 17] = [
     }),
     (table::SANDBOX_DEFAULT_TIMEOUT_S.row, |policy, _| {
         policy.default_timeout <= Some(policy.exec_timeout)
+    }),
+    (table::SANDBOX_BACKGROUND_TIMEOUT_S.row, |policy, server| {
+        policy.background_timeout <= server.background_timeout
     }),
     (table::SANDBOX_SESSION_TTL_M.row, |policy, server| policy.session_ttl <= server.session_ttl),
     (table::SANDBOX_DEFAULT_SESSION_TTL_M.row, |policy, _| {
@@ -222,6 +225,7 @@ impl Config {
         // The running server's maxima hold, although the file may have greater ones that need a restart.
         narrow.memory_limit = narrow.memory_limit.min(self.memory_limit);
         narrow.exec_timeout = narrow.exec_timeout.min(self.exec_timeout);
+        narrow.background_timeout = narrow.background_timeout.min(self.background_timeout);
         narrow.session_ttl = narrow.session_ttl.min(self.session_ttl);
         narrow.data_limit = narrow.data_limit.min(within.data);
         narrow.default_memory = narrow.default_memory.map(|it| it.min(narrow.memory_limit));

@@ -128,6 +128,11 @@ settings! {
         default_timeout: Option<Duration> = SANDBOX_DEFAULT_TIMEOUT_S["sandbox.default_timeout"](
             "", Seconds(1, 86_400), seconds_unless_empty,
         );
+        /// Longest run in the background, and its default: one that goes on after its call was answered
+        /// (`background`). 0 turns such runs off.
+        background_timeout: Duration = SANDBOX_BACKGROUND_TIMEOUT_S["sandbox.background_timeout"](
+            "3600", Seconds(0, 86_400), seconds,
+        );
     }
     "Input and output" {
         /// Time zone of programs, by its IANA name, for datetime.now() and time.localtime(). JavaScript on the

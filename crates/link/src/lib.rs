@@ -26,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
-    limits::MAX_LINE,
+    limits::MAX_LIVE,
     message::{
         AgentHello, Failure, FailureCode, Hibernate, Kill, Output, OutputDone, Peek, PeekDone,
         PeerVersion, Ping, ServerHello, Warm, WarmDone,
@@ -270,16 +270,25 @@ impl Link {
         Ok((done, bytes))
     }
 
-    /// Reads the progress of a run: how much it has written, and its newest line.
+    /// Reads what a run has written to standard output and standard error since the last look.
     ///
     /// # Errors
     /// The errors of every call, see [`kill`](Self::kill); [`FailureCode::NotFound`] if the run is over.
-    pub async fn peek(&self, run: u32) -> Result<(PeekDone, Bytes), LinkError> {
-        let (done, line) = self.call(&Peek { run }, Bytes::new()).await?;
-        if line.len() > MAX_LINE {
-            return Err(self.broken("a line longer than a line may be"));
+    pub async fn peek(&self, peek: &Peek) -> Result<(PeekDone, [Bytes; 2]), LinkError> {
+        let (done, mut body) = self.call(peek, Bytes::new()).await?;
+        if done.stdout > body.len() {
+            return Err(self.broken("less output than it says"));
         }
-        Ok((done, line))
+        let stdout = body.split_to(done.stdout);
+        let outputs =
+            [(peek.stdout, done.stdout_total, stdout), (peek.stderr, done.stderr_total, body)];
+        for (seen, total, new) in &outputs {
+            let most = total.saturating_sub(*seen).min(MAX_LIVE as u64);
+            if total < seen || new.len() as u64 > most {
+                return Err(self.broken("more output than there is"));
+            }
+        }
+        Ok((done, outputs.map(|(_, _, new)| new)))
     }
 
     /// Resolves when the link has ended.

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// The version that both sides speak; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -80,7 +80,7 @@ kinds! {
     Hibernate = 11,
     /// Request: read a piece of a long output.
     Output = 12,
-    /// Request: read the newest line of the program that is running.
+    /// Request: read what the program that is running has written.
     Peek = 13,
     /// Request: discard an upload in progress.
     Abandon = 14,

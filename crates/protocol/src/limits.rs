@@ -38,8 +38,8 @@ pub const MAX_KEPT: u64 = 8 << 20;
 /// The maximum number of runs whose outputs are stored; those of the oldest run are removed first.
 pub const MAX_KEPT_RUNS: usize = 4;
 
-/// The maximum length of the line in a reply to [`Peek`](crate::message::Peek), in bytes: the end of a longer line.
-pub const MAX_LINE: usize = 512;
+/// The maximum number of bytes of each output in a reply to [`Peek`](crate::message::Peek): the newest ones.
+pub const MAX_LIVE: usize = 16 << 10;
 
 /// The maximum size of the value of a cell's last expression, in bytes; the rest is cut.
 pub const MAX_RESULT: usize = 32 << 10;

@@ -221,7 +221,7 @@ fn of_summaries() -> Vec<String> {
     ]
 }
 
-const PEEKED: PeekDone = PeekDone { stdout_total: 300, stderr_total: 4, loading: false };
+const PEEKED: PeekDone = PeekDone { stdout_total: 300, stderr_total: 4, stdout: 6, loading: false };
 
 #[test]
 fn every_message_has_the_form_that_it_always_had() {
@@ -289,7 +289,7 @@ fn every_message_has_the_form_that_it_always_had() {
         golden(15, Kind::Reply, &HibernateDone { kept: true }, b""),
         golden(16, Kind::Output, &output(Stream::Stdout), b""),
         golden(17, Kind::Output, &output(Stream::Stderr), b""),
-        golden(18, Kind::Peek, &Peek { run: 7 }, b""),
+        golden(18, Kind::Peek, &Peek { run: 7, stdout: 8, stderr: 9 }, b""),
         golden(19, Kind::Abandon, &Abandon { upload: 1 }, b""),
         golden(20, Kind::Install, &install, b"bytes"),
         golden(7, Kind::Reply, &done(End::Exited { code: -1 }), b"out"),

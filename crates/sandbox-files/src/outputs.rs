@@ -1,10 +1,13 @@
 //! The two outputs of a run: the thread that runs the program fills them, and others may read them meanwhile.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use protocol::{
-    limits::{KEPT_FROM, MAX_LINE},
-    message::{PeekDone, Stream},
+    limits::{KEPT_FROM, MAX_LIVE},
+    message::{Peek, PeekDone, Stream},
 };
 
 use crate::{
@@ -12,9 +15,6 @@ use crate::{
     kept::{OutputSpool, OutputStore},
     screen::Screen,
 };
-
-/// The number of bytes at the end of an output in which its newest line is searched.
-const LINE_WINDOW: usize = 4096;
 
 /// Outputs that are shared while the run lasts.
 #[derive(Debug, Clone)]
@@ -41,16 +41,12 @@ impl SharedOutputs {
         let output = |stream| Output {
             screen: screen(),
             written: 0,
+            newest: VecDeque::new(),
             capture: Capture::new(cap, KEPT_FROM),
             spool: OutputSpool::new(store.clone(), call, stream),
         };
         let [stdout, stderr] = [Stream::Stdout, Stream::Stderr].map(output);
-        Self(Arc::new(Mutex::new(Some(Outputs {
-            stdout,
-            stderr,
-            newest: Stream::Stdout,
-            loading: true,
-        }))))
+        Self(Arc::new(Mutex::new(Some(Outputs { stdout, stderr, loading: true }))))
     }
 
     /// Records that the interpreter has started and the code runs.
@@ -75,9 +71,9 @@ impl SharedOutputs {
         Some(outputs)
     }
 
-    /// The progress of a run; `None` once it is over.
-    pub fn peek(&self) -> Option<(PeekDone, Vec<u8>)> {
-        self.lock().as_ref().map(Outputs::peek)
+    /// Answers [`Peek`]; `None` once the run is over.
+    pub fn peek(&self, peek: &Peek) -> Option<(PeekDone, Vec<u8>)> {
+        self.lock().as_ref().map(|outputs| outputs.peek(peek))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Outputs>> {
@@ -90,8 +86,6 @@ impl SharedOutputs {
 pub struct Outputs {
     stdout: Output,
     stderr: Output,
-    /// The output that was written to last.
-    newest: Stream,
     /// Whether the interpreter still loads, so that no code has run yet.
     loading: bool,
 }
@@ -101,6 +95,8 @@ struct Output {
     screen: Option<Screen>,
     /// Bytes that the program has written.
     written: u64,
+    /// The newest of these bytes, at most [`MAX_LIVE`].
+    newest: VecDeque<u8>,
     capture: Capture,
     spool: OutputSpool,
 }
@@ -108,6 +104,10 @@ struct Output {
 impl Output {
     fn push(&mut self, bytes: &[u8]) {
         self.written += bytes.len() as u64;
+        let newest = &bytes[bytes.len().saturating_sub(MAX_LIVE)..];
+        let excess = (self.newest.len() + newest.len()).saturating_sub(MAX_LIVE);
+        self.newest.drain(..excess);
+        self.newest.extend(newest);
         let Self { screen, capture, spool, .. } = self;
         let mut keep = |text: &[u8]| capture.push(text, |long| spool.append(long));
         match screen {
@@ -123,9 +123,10 @@ impl Output {
         }
     }
 
-    fn newest_line(&self) -> Option<Vec<u8>> {
-        let held = self.screen.as_ref().and_then(|screen| newest_line(screen.held()));
-        held.or_else(|| newest_line(&self.capture.latest(LINE_WINDOW)))
+    /// The bytes after so many, as far as they are still held.
+    fn since(&self, seen: u64) -> impl Iterator<Item = u8> {
+        let new = usize::try_from(self.written.saturating_sub(seen)).unwrap_or(usize::MAX);
+        self.newest.iter().skip(self.newest.len().saturating_sub(new)).copied()
     }
 }
 
@@ -146,37 +147,19 @@ impl Outputs {
             Stream::Stderr => &mut self.stderr,
         };
         output.push(bytes);
-        self.newest = stream;
     }
 
-    fn peek(&self) -> (PeekDone, Vec<u8>) {
-        let (newer, older) = match self.newest {
-            Stream::Stdout => (&self.stdout, &self.stderr),
-            Stream::Stderr => (&self.stderr, &self.stdout),
-        };
-        let line = [newer, older].into_iter().find_map(Output::newest_line);
+    fn peek(&self, peek: &Peek) -> (PeekDone, Vec<u8>) {
+        let mut body: Vec<u8> = self.stdout.since(peek.stdout).collect();
         let done = PeekDone {
             stdout_total: self.stdout.written,
             stderr_total: self.stderr.written,
+            stdout: body.len(),
             loading: self.loading,
         };
-        (done, line.unwrap_or_default())
+        body.extend(self.stderr.since(peek.stderr));
+        (done, body)
     }
-}
-
-/// The last whole line that is not blank. A progress bar ends or begins its lines with carriage returns: its line
-/// counts even if it has not ended. Any other line that has not ended may be incomplete, and counts only if there is no
-/// other line.
-fn newest_line(text: &[u8]) -> Option<Vec<u8>> {
-    let ends = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    let last = |text: &[u8]| {
-        let mut lines = text.rsplit(ends).map(<[u8]>::trim_ascii);
-        lines.find(|line| !line.is_empty()).map(<[u8]>::to_vec)
-    };
-    let end = text.iter().rposition(ends).unwrap_or(0);
-    let whole = if text.get(end) == Some(&b'\n') { &text[..end] } else { text };
-    let line = last(whole).or_else(|| last(text))?;
-    Some(line[line.len().saturating_sub(MAX_LINE)..].to_vec())
 }
 
 #[cfg(test)]
@@ -184,42 +167,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_line_is_the_last_that_says_something() {
-        let line = |text: &str| newest_line(text.as_bytes()).map(String::from_utf8);
-        let says = |text, expected: &str| assert_eq!(line(text), Some(Ok(expected.to_owned())));
-        says("one\ntwo\n", "two");
-        says("one\ntwo", "one");
-        says("\n\ntwo", "two");
-        says("two", "two");
-        says("one\n\n \t\r\n", "one");
-        says("\r  0%|  |\r 50%|# |", "50%|# |");
-        says(" 50%|# |\r", "50%|# |");
-        assert_eq!(line(""), None);
-        assert_eq!(line(" \r\n\t"), None);
-        let long = "x".repeat(MAX_LINE) + "end";
-        says(&long, &long[3..]);
-    }
-
-    #[test]
-    fn the_output_that_was_written_to_last_is_looked_at_first() {
+    fn each_look_has_what_was_written_since_the_last() {
         let dir = tempfile::tempdir().expect("a folder");
         let data = crate::beneath::root(dir.path()).expect("opened");
         let shared = SharedOutputs::new(&Arc::new(OutputStore::new(data)), 1, 100);
-        let seen =
-            || shared.peek().map(|(done, line)| (done.stdout_total, done.stderr_total, line));
-        assert_eq!(seen(), Some((0, 0, vec![])));
-        let is_loading = || shared.peek().is_some_and(|(done, _)| done.loading);
+        let seen = |stdout, stderr| {
+            let (done, body) = shared.peek(&Peek { run: 1, stdout, stderr })?;
+            let (out, err) = body.split_at(done.stdout);
+            Some((done.stdout_total, done.stderr_total, out.to_vec(), err.to_vec()))
+        };
+        let is_loading = || {
+            let looked = shared.peek(&Peek { run: 1, stdout: 0, stderr: 0 });
+            looked.is_some_and(|(done, _)| done.loading)
+        };
         assert!(is_loading());
         shared.begin();
         assert!(!is_loading());
-        shared.push(Stream::Stdout, b"out\n");
-        assert_eq!(seen(), Some((4, 0, b"out".to_vec())));
-        shared.push(Stream::Stderr, b"\n");
-        assert_eq!(seen(), Some((4, 1, b"out".to_vec())), "it says nothing");
+        shared.push(Stream::Stdout, b"one\rtwo\n");
         shared.push(Stream::Stderr, b"err");
-        assert_eq!(seen(), Some((4, 4, b"err".to_vec())));
+        assert_eq!(seen(0, 0), Some((8, 3, b"one\rtwo\n".to_vec(), b"err".to_vec())));
+        shared.push(Stream::Stdout, b"three");
+        assert_eq!(seen(8, 3), Some((13, 3, b"three".to_vec(), vec![])));
+        assert_eq!(seen(99, 99), Some((13, 3, vec![], vec![])), "nothing was written after that");
+        shared.push(Stream::Stdout, &[b'x'; MAX_LIVE - 1]);
+        shared.push(Stream::Stdout, b"yz");
+        let (_, _, newest, _) = seen(13, 3).expect("it is not over");
+        assert_eq!((newest.len(), &newest[MAX_LIVE - 3..]), (MAX_LIVE, &b"xyz"[..]));
         assert!(shared.take().is_some());
         shared.push(Stream::Stdout, b"late");
-        assert_eq!(seen(), None);
+        assert_eq!(seen(0, 0), None);
     }
 }

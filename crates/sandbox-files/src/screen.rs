@@ -67,11 +67,6 @@ impl Screen {
         }
     }
 
-    /// The newest text, which was not passed on yet.
-    pub fn held(&self) -> &[u8] {
-        &self.held
-    }
-
     /// Passes on the rest.
     pub fn end(&mut self, out: &mut dyn FnMut(&[u8])) {
         let escape = mem::take(&mut self.escape);

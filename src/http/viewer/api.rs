@@ -1,5 +1,5 @@
 //! `GET /sessions` and `GET /sessions/{session}`: the state and runs of sessions, as JSON for the page and
-//! for scripts; and `DELETE /sessions/{session}`.
+//! for scripts; and `DELETE /sessions/{session}`, and of a run in it.
 //!
 //! To wait for changes (long poll), a client sends the `ETag` that it knows (`If-None-Match`) and `Prefer:
 //! wait=<seconds>` (RFC 7240): the answer comes when there is something new, or 304 after that time. Viewing
@@ -181,6 +181,34 @@ pub(in crate::http) async fn end(
     }
     closed.map_err(ApiError::Gone)?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// `DELETE /sessions/{session}/runs/{run}`: cancels a run that is in progress, for callers who may end the session. The
+/// run has ended when the answer comes, which says how.
+pub(in crate::http) async fn cancel(
+    State(shared): State<Shared>,
+    path: std::result::Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let (id, run_id) = path.map_or_else(|_| Default::default(), |Path(names)| names);
+    let id = session(Ok(Path(id)), &shared, &headers)?;
+    if OfOthers::of(&uri).is_some() {
+        return Err(ApiError::bad_request("Only the session's own caller cancels its runs."));
+    }
+    let asked = Asked { headers: &headers, uri: &uri, any: None };
+    let sessions = shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?;
+    let of_session = sessions.get(&id).map(|live| live.info().history);
+    if of_session.is_none_or(|history| history.run(&run_id).is_none()) {
+        return Err(ApiError::not_found("The session has no run of this name."));
+    }
+    let entry = audited::begin(&sessions, audited::CANCEL, Some(&id), None)?;
+    let outcome = sessions.cancel(&run_id).await;
+    if let Some(mut entry) = entry {
+        entry.record.run_id = Some(run_id.clone());
+        entry.end(outcome.as_str());
+    }
+    Ok(reply(StatusCode::OK, &json!({ "run_id": run_id, "status": outcome.as_str() })))
 }
 
 /// The session that a URL names. For authenticated callers, an invalid name is answered like a missing session.

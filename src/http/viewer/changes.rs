@@ -83,7 +83,7 @@ pub(super) async fn update(
     loop {
         changes.mark_unchanged();
         let seen = wanted.seen(sessions).await;
-        let tag = Tag::of(&seen);
+        let tag = Tag::of(&seen, wanted);
         if !tag.is_known(asked) {
             return Update::Some(seen, tag);
         }
@@ -128,13 +128,17 @@ static PROCESS: LazyLock<uuid::Uuid> = LazyLock::new(uuid::Uuid::new_v4);
 pub(super) struct Tag(String);
 
 impl Tag {
-    fn of(seen: &Seen) -> Self {
+    fn of(seen: &Seen, wanted: Wanted<'_>) -> Self {
         let mut hash = Sha256::new();
         // Numbers and versions start again with each server.
         hash.update(*PROCESS);
         for look in &seen.looks {
             hash.update(look.number.to_le_bytes());
             hash.update(look.history.version().to_le_bytes());
+            // Output is only in the answer about one session.
+            if matches!(wanted, Wanted::One(_)) {
+                hash.update(look.history.looks().to_le_bytes());
+            }
         }
         for Listed { id, saved } in &seen.archived {
             hash.update(id.as_str());
@@ -178,7 +182,7 @@ mod tests {
     fn nothing_new() -> (Sessions, HeaderMap) {
         let backend = Arc::new(Local::new().expect("a backend"));
         let mut asked = HeaderMap::new();
-        let tag = Tag::of(&Seen::default()).headers()[0].1.clone();
+        let tag = Tag::of(&Seen::default(), Wanted::All).headers()[0].1.clone();
         asked.insert(header::IF_NONE_MATCH, tag);
         asked.insert("prefer", HeaderValue::from_static("wait=30"));
         (Sessions::new(Config::default(), backend, Options::default()), asked)

@@ -8,7 +8,7 @@ mod page;
 mod waiters;
 
 pub(super) use self::{
-    api::{end, list, one, session},
+    api::{cancel, end, list, one, session},
     operators::OfOthers,
     page::{is_wanted, page},
     waiters::Waiters,

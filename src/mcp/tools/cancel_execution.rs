@@ -30,7 +30,7 @@ const MAX_ID_CHARS: usize = 64;
 
 /// The name of a run as it is returned to the caller: an invalid name is quoted and cut, like all names that somebody
 /// else chose.
-fn shown(id: &str) -> String {
+pub(super) fn shown(id: &str) -> String {
     let may_be = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if id.len() <= MAX_ID_CHARS && id.chars().all(may_be) {
         return id.into();

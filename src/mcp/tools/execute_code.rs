@@ -1,7 +1,5 @@
 //! `execute_code`.
 
-use std::time::Duration;
-
 use config::{Config, Toolset};
 use model::{
     CellStatus, OwnSettings, SessionId, World,
@@ -22,6 +20,7 @@ use crate::{
     error::{Error, Result},
     mcp::{
         audited::Log,
+        background,
         call::{Call, say_if_new, say_what_is_new, whole},
         languages::Language,
         running,
@@ -51,6 +50,7 @@ pub(in crate::mcp) struct Arguments {
     timeout: Option<f64>,
     stdin: Option<String>,
     inline_images: Option<f64>,
+    background: Option<bool>,
 }
 
 impl Tool for ExecuteCode {
@@ -81,25 +81,31 @@ impl Tool for ExecuteCode {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { code, language, session_id, timeout, stdin, inline_images } = arguments;
+        let Arguments { code, language, session_id, timeout, stdin, inline_images, background } =
+            arguments;
+        let in_background = background.unwrap_or_default();
         let which = call.workspace(session_id.as_deref(), log)?;
         let sessions = &call.services.sessions;
         let (fences, code) = call.code(code).await?;
         let named = language.as_deref().or(fences.map(Language::name));
         let language = Language::meant(named, session_id.as_deref(), sessions).await?;
-        let (usual, most) = timeouts(sessions.config());
-        let timeout = whole("timeout", timeout, 1..=most)?.unwrap_or(usual);
+        let config = sessions.config();
+        if in_background {
+            background::check(call, &which, config)?;
+        }
+        let given = ("timeout", timeout);
+        let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
             language: language.runtime(),
             cell: true,
             code: code.into(),
             stdin: stdin.map(Into::into),
-            timeout: Duration::from_secs(timeout),
+            timeout,
             cancel: call.context.ct.clone(),
             progress: None,
         };
-        let (opened, report) = call.run(which.clone(), program, log).await?;
+        let (opened, report) = call.run(which.clone(), program, in_background, log).await?;
         let Some(of_cell) = &report.cell else {
             return Err(Error::internal(&"a cell without a report of its workspace"));
         };
@@ -180,12 +186,12 @@ fn input(facts: &ToolFacts) -> Value {
             "That of an upload, to work on its files. Without it: your workspace. __stateless__: a fresh \
              one for this call.",
         ),
-        "timeout": {
-            "type": "integer",
-            "description": format!("Seconds; default {usual}, limit {most}."),
-            "minimum": 1,
-            "maximum": most,
-        },
+        "timeout": background::timeout_argument(
+            facts,
+            format!("Seconds; default {usual}, limit {most}."),
+            most,
+        ),
+        "background": background::argument(facts),
         "stdin": { "type": "string" },
         "inline_images": running::inline_images_argument(facts.config),
     });
@@ -219,7 +225,9 @@ async fn render(call: &Call, id: &SessionId, report: &RunReport, of_cell: &CellR
 
 fn output(facts: &ToolFacts) -> Value {
     let more = running::exported_fields(facts.transport, facts.config);
-    let statuses: Vec<_> = CellStatus::ALL.iter().map(|status| status.as_str()).collect();
+    let statuses = CellStatus::ALL.iter().map(|status| status.as_str());
+    let running = background::is_offered(facts).then_some(background::RUNNING);
+    let statuses: Vec<_> = statuses.chain(running).collect();
     object(
         json!({
             "session_id": session_of_result(),
@@ -280,17 +288,20 @@ fn output(facts: &ToolFacts) -> Value {
             },
             "notes": notes(),
         }),
-        &[
-            "session_id",
-            "run_id",
-            "status",
-            "exit_code",
-            "stdout",
-            "stderr",
-            "execution_time_ms",
-            "execution_count",
-            "state",
-            "artifacts",
-        ],
+        background::required(
+            facts,
+            &[
+                "session_id",
+                "run_id",
+                "status",
+                "exit_code",
+                "stdout",
+                "stderr",
+                "execution_time_ms",
+                "execution_count",
+                "state",
+                "artifacts",
+            ],
+        ),
     )
 }

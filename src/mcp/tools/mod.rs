@@ -102,6 +102,7 @@ mod close_session;
 mod create_session;
 mod destroy_session;
 mod execute_code;
+mod get_execution_result;
 mod get_workspace_info;
 mod install_package;
 mod list_artifacts;
@@ -124,10 +125,10 @@ use serde_json::{Value, json};
 pub(super) use self::{
     cancel_execution::CancelExecution, close_session::CloseSession, create_session::CreateSession,
     destroy_session::DestroySession, execute_code::ExecuteCode,
-    get_workspace_info::GetWorkspaceInfo, install_package::InstallPackage,
-    list_artifacts::ListArtifacts, list_runtimes::ListRuntimes, read_artifact::ReadArtifact,
-    read_output::ReadOutput, reset_workspace::ResetWorkspace, run_python::RunPython,
-    upload_file::UploadFile,
+    get_execution_result::GetExecutionResult, get_workspace_info::GetWorkspaceInfo,
+    install_package::InstallPackage, list_artifacts::ListArtifacts, list_runtimes::ListRuntimes,
+    read_artifact::ReadArtifact, read_output::ReadOutput, reset_workspace::ResetWorkspace,
+    run_python::RunPython, upload_file::UploadFile,
 };
 use super::{
     arguments::Arguments,
@@ -145,6 +146,7 @@ pub(super) enum BuiltIn {
     CreateSession,
     DestroySession,
     ExecuteCode,
+    GetExecutionResult,
     GetWorkspaceInfo,
     InstallPackage,
     ListArtifacts,
@@ -163,6 +165,7 @@ const TOOLS: &[AnyTool] = &[
     AnyTool::of::<CreateSession>(BuiltIn::CreateSession),
     AnyTool::of::<DestroySession>(BuiltIn::DestroySession),
     AnyTool::of::<ExecuteCode>(BuiltIn::ExecuteCode),
+    AnyTool::of::<GetExecutionResult>(BuiltIn::GetExecutionResult),
     AnyTool::of::<GetWorkspaceInfo>(BuiltIn::GetWorkspaceInfo),
     AnyTool::of::<InstallPackage>(BuiltIn::InstallPackage),
     AnyTool::of::<ListArtifacts>(BuiltIn::ListArtifacts),

@@ -1,7 +1,5 @@
 //! `run_python`.
 
-use std::time::Duration;
-
 use backend::Template;
 use config::{Config, Toolset};
 use model::{
@@ -22,6 +20,7 @@ use crate::{
     mcp::{
         arguments::hidden,
         audited::Log,
+        background,
         call::{Call, say_if_new, whole},
         languages::Language,
         running,
@@ -40,6 +39,7 @@ pub(in crate::mcp) struct Arguments {
     code: String,
     timeout_s: Option<f64>,
     inline_images: Option<f64>,
+    background: Option<bool>,
     language: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Tool for RunPython {
         Description {
             title: "Run Python",
             text: description(facts),
-            input: input(facts.config),
+            input: input(facts),
             output: output(facts),
             hints: Hints::Destructive,
         }
@@ -72,7 +72,9 @@ impl Tool for RunPython {
             let template = call.services.sessions.template().await;
             Language::chosen(Some(Language::Python.name()), &template)?;
         }
-        let Arguments { session_id, code, timeout_s, inline_images, language } = arguments;
+        let Arguments { session_id, code, timeout_s, inline_images, background, language } =
+            arguments;
+        let in_background = background.unwrap_or_default();
         let which = call.session_or_new(session_id.as_deref(), log)?;
         let is_named = matches!(which, Which::Named(_));
         let (fences, code) = call.code(code).await?;
@@ -81,19 +83,24 @@ impl Tool for RunPython {
             let why = format!("Only Python runs here, not {}. Write it in Python.", quoted(other));
             return Err(Error::InvalidArgument(why));
         }
-        let (usual, most) = timeouts(call.services.sessions.config());
-        let timeout = whole("timeout_s", timeout_s, 1..=most)?.unwrap_or(usual);
+        let config = call.services.sessions.config();
+        if in_background {
+            background::check(call, &which, config)?;
+        }
+        let given = ("timeout_s", timeout_s);
+        let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
             language: RuntimeName::PYTHON,
             cell: false,
             code: code.into(),
             stdin: None,
-            timeout: Duration::from_secs(timeout),
+            timeout,
             cancel: call.context.ct.clone(),
             progress: None,
         };
-        let (Opened { id, is_new, .. }, report) = call.run(which, program, log).await?;
+        let (Opened { id, is_new, .. }, report) =
+            call.run(which, program, in_background, log).await?;
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && is_named, &mut rendered);
         let marks = ["stdout_truncated", "stderr_truncated"];
@@ -166,17 +173,14 @@ pub(super) fn client_timeout(config: &Config) -> String {
     format!(" If the client itself gives up after {USUAL_TIMEOUT_S} s, set a lower timeout_s.")
 }
 
-fn input(config: &Config) -> Value {
+fn input(facts: &ToolFacts) -> Value {
+    let config = facts.config;
     let timeouts = timeouts(config);
     let properties = json!({
         "code": running::code_argument(config),
         "session_id": string("From an earlier result. Leave it out to start a session."),
-        "timeout_s": {
-            "type": "integer",
-            "description": timeout_described(timeouts),
-            "minimum": 1,
-            "maximum": timeouts.1,
-        },
+        "timeout_s": background::timeout_argument(facts, timeout_described(timeouts), timeouts.1),
+        "background": background::argument(facts),
         "inline_images": running::inline_images_argument(config),
         "language": hidden(json!({ "type": "string" })),
     });
@@ -196,6 +200,7 @@ fn output(facts: &ToolFacts) -> Value {
                 "description": "The process's own; -1 on timeout; 128 + signal when killed by a signal.",
             },
             "outcome": { "type": "string", "enum": outcomes, "description": "Why the run ended." },
+            "status": { "type": "string", "description": "Only with background: running." },
             "stdout": { "type": "string" },
             "stderr": { "type": "string" },
             "stdout_truncated": {
@@ -217,16 +222,19 @@ fn output(facts: &ToolFacts) -> Value {
             "duration_ms": { "type": "integer", "minimum": 0, "description": "Wall time of the code." },
             "notes": notes(),
         }),
-        &[
-            "session_id",
-            "run_id",
-            "exit_code",
-            "outcome",
-            "stdout",
-            "stderr",
-            "artifacts",
-            "duration_ms",
-        ],
+        background::required(
+            facts,
+            &[
+                "session_id",
+                "run_id",
+                "exit_code",
+                "outcome",
+                "stdout",
+                "stderr",
+                "artifacts",
+                "duration_ms",
+            ],
+        ),
     )
 }
 

@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::FutureExt;
 use link::{CellReply, Link, LinkError, RunReply, RunRequest};
-use model::{
-    RunId,
-    text::{utf8, without_controls},
-};
-use protocol::message::{CellState, FailureCode, PeekDone, RuntimeName};
+use model::RunId;
+use protocol::message::{CellState, FailureCode, RuntimeName};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -25,13 +22,20 @@ use super::{
     },
     Driver, Finished,
 };
-use crate::{error::Error, progress::Progress, trace::Parent};
+use crate::{
+    error::Error,
+    progress::{Progress, RunOutput},
+    trace::Parent,
+};
 
-/// Interval at which progress is read: shorter than that at which it is passed on, so that it is recent.
-const PEEK_INTERVAL: Duration = Duration::from_millis(400);
+/// Interval at which output is read while the run's caller listens to its progress.
+const PEEK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Longest line that is shown, in characters; only the end of a longer line is shown.
-const MAX_SHOWN_CHARS: usize = 200;
+/// Interval at which output is read otherwise, and passed on to viewers of the session.
+const VIEW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The newest text of standard output and standard error of a run in progress.
+pub(super) type Newest = [String; 2];
 
 /// The run in progress, with everything that its answer needs.
 pub(super) struct CurrentRun {
@@ -59,7 +63,8 @@ impl Driver {
                 // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
                 program.cancel = program.cancel.child_token();
                 if let Some(progress) = &program.progress {
-                    progress.send_modify(|progress| progress.run_id = Some(run_id.clone()));
+                    let run = Some((self.setup.id.clone(), run_id.clone()));
+                    progress.send_modify(|progress| progress.run = run);
                 }
                 let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
                 self.setup.observers.notify(&began);
@@ -72,8 +77,10 @@ impl Driver {
                     cancelled: program.cancel.clone(),
                     reply,
                 });
+                let (newest, of_run) = watch::channel(Newest::default());
+                self.newest = of_run;
                 let (link, stop) = (self.link.clone(), self.stop.clone());
-                let run = execute(link, program, self.setup.max_output, stop);
+                let run = execute(link, program, self.setup.max_output, stop, newest);
                 self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
             }
             Err(Busy) => match &self.current {
@@ -87,6 +94,15 @@ impl Driver {
                     drop(reply.send(Err(Error::SessionBusy { at_most })));
                 }
             },
+        }
+    }
+
+    /// Passes the newest output of the run in progress on to viewers.
+    pub(super) fn show_output(&mut self) {
+        if let Some(current) = &self.current {
+            let newest = self.newest.borrow_and_update();
+            let event = SessionEvent::Wrote { run_id: &current.run_id, newest: &newest };
+            self.setup.observers.notify(&event);
         }
     }
 
@@ -195,6 +211,7 @@ async fn execute(
     program: Program,
     output_cap: usize,
     stop: CancellationToken,
+    newest: watch::Sender<Newest>,
 ) -> Result<RunReply, LinkError> {
     let Program { language, cell, code, stdin, timeout, cancel, progress } = program;
     let request = RunRequest { runtime: language, code, stdin, timeout, output_cap, cell };
@@ -209,7 +226,7 @@ async fn execute(
         // A result that has arrived counts, even if the run was cancelled meanwhile.
         biased;
         reply = &mut finish => reply,
-        broken = tell(&link, call, progress) => Err(broken),
+        broken = tell(&link, call, progress, newest) => Err(broken),
         () = unwanted => {
             link.kill(call).await?;
             finish.await
@@ -217,75 +234,40 @@ async fn execute(
     }
 }
 
-/// Sends the progress of a run while its receiver is open. Returns only if the link ends.
-async fn tell(link: &Link, run: u32, progress: Option<watch::Sender<Progress>>) -> LinkError {
-    if let Some(progress) = progress {
-        progress
-            .send_modify(|it| (it.started, it.since) = (true, Some(tokio::time::Instant::now())));
-        loop {
-            tokio::select! {
-                () = sleep(PEEK_INTERVAL) => {}
-                () = progress.closed() => break,
+/// Reads the output of a run while it lasts: for the caller that listens to its progress, and for viewers. Returns only
+/// if the link ends.
+async fn tell(
+    link: &Link,
+    run: u32,
+    progress: Option<watch::Sender<Progress>>,
+    newest: watch::Sender<Newest>,
+) -> LinkError {
+    let now = tokio::time::Instant::now;
+    let progress = progress.unwrap_or_default();
+    progress.send_modify(|it| (it.started, it.since) = (true, Some(now())));
+    let (mut output, mut viewed, mut is_new) = (RunOutput::default(), now(), false);
+    loop {
+        sleep(if progress.is_closed() { VIEW_INTERVAL } else { PEEK_INTERVAL }).await;
+        let (done, new) = match link.peek(&output.next(run)).await {
+            Ok(looked) => looked,
+            // The run is over, and its reply is on the way.
+            Err(LinkError::Refused(_)) => break,
+            Err(error) => return error,
+        };
+        progress.send_if_modified(|it| {
+            let before = it.clone();
+            if done.loading {
+                it.since = Some(now());
             }
-            match link.peek(run).await {
-                Ok((done, newest)) => drop(progress.send_if_modified(|last| {
-                    let since =
-                        if done.loading { Some(tokio::time::Instant::now()) } else { last.since };
-                    let run_id = last.run_id.clone();
-                    let next = Progress { run_id, since, ..seen(&done, &newest) };
-                    let is_news = *last != next;
-                    *last = next;
-                    is_news
-                })),
-                // The run is over, and its reply is on the way.
-                Err(LinkError::Refused(_)) => break,
-                Err(error) => return error,
-            }
+            it.loading = done.loading;
+            is_new |= output.add(&done, &new, &mut it.lines);
+            (it.bar, it.written) = (output.bar(), output.written());
+            *it != before
+        });
+        if is_new && viewed.elapsed() >= VIEW_INTERVAL {
+            newest.send_replace(output.newest());
+            (viewed, is_new) = (now(), false);
         }
     }
     std::future::pending().await
-}
-
-fn seen(done: &PeekDone, line: &[u8]) -> Progress {
-    let line = String::from_utf8_lossy(utf8::whole_start(line));
-    let skip = line.chars().count().saturating_sub(MAX_SHOWN_CHARS);
-    Progress {
-        run_id: None,
-        started: true,
-        loading: done.loading,
-        since: None,
-        line: without_controls(line.chars().skip(skip)),
-        written: done.stdout_total.saturating_add(done.stderr_total),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_line_is_shown_as_text_that_moves_no_cursor() {
-        let done = PeekDone { stdout_total: 1, stderr_total: 2, loading: false };
-        let line = |bytes: &[u8]| seen(&done, bytes).line;
-        assert_eq!(line(" 50%|█  |".as_bytes()), " 50%|█  |");
-        assert_eq!(line(b"\x1b[2J\x07\xff"), "\u{FFFD}[2J\u{FFFD}\u{FFFD}");
-        assert_eq!(line(&"é".as_bytes()[1..]), "", "half a character");
-        assert_eq!(line(&[&[b'x'; 300][..], b"end"].concat()), "x".repeat(197) + "end");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_line_that_can_be_shown(
-            line in prop::collection::vec(any::<u8>(), 0..600),
-            stdout_total: u64,
-            stderr_total: u64,
-        ) {
-            let done = PeekDone { stdout_total, stderr_total, loading: false };
-            let progress = seen(&done, &line);
-            prop_assert!(progress.line.chars().count() <= MAX_SHOWN_CHARS);
-            prop_assert!(!progress.line.contains(char::is_control));
-        }
-    }
 }

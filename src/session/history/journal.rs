@@ -75,6 +75,10 @@ impl Observer for Journal {
             SessionEvent::RunBegan { run_id, program } => {
                 self.note(|history| history.begin((*run_id).clone(), program));
             }
+            SessionEvent::Wrote { run_id, newest } => {
+                self.history.send_modify(|history| history.wrote(run_id, newest));
+                self.changes.tell();
+            }
             SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
             SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
             // Viewers see it only when they ask.

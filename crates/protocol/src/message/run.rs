@@ -218,22 +218,29 @@ pub struct OutputDone {
     pub kept: u64,
 }
 
-/// Reads the newest line of a run in progress. Fails with [`FailureCode::NotFound`] if the run is not in progress.
+/// Reads what a run in progress has written since the last look. Fails with [`FailureCode::NotFound`] if the run is not
+/// in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peek {
     /// Call id of the [`Run`].
     pub run: u32,
+    /// Bytes of standard output before the first one that is wanted.
+    pub stdout: u64,
+    /// Bytes of standard error before the first one that is wanted.
+    pub stderr: u64,
 }
 
-/// Answers [`Peek`]. Body: the newest whole line that is not blank, of the output that was written to last; a carriage
-/// return ends a line too. A line that has not ended counts if it follows a carriage return, or if there is no other.
-/// Empty if there is none.
+/// Answers [`Peek`]. Body: the bytes of standard output that were asked for, then those of standard error, as the
+/// program has written them. If there are more than [`MAX_LIVE`](crate::limits::MAX_LIVE) of an output, only its newest
+/// ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeekDone {
     /// Bytes written to standard output so far.
     pub stdout_total: u64,
     /// Bytes written to standard error so far.
     pub stderr_total: u64,
+    /// Bytes of standard output in the body; the rest of it is standard error.
+    pub stdout: usize,
     /// Whether the interpreter is still being started: none of the code has run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub loading: bool,

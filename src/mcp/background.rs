@@ -1,0 +1,209 @@
+//! Runs that go on after their call was answered (`background`), and the results that are stored of runs.
+//!
+//! ```text
+//! perform --> the run has begun --> early answer: run_id --> the client
+//!    '------> the rest, in a task of its own --> the run's result --> stored in the session --> get_execution_result
+//! ```
+//!
+//! The rest of the call is the same as that of any other: it writes the lines of the call, and its result is the one
+//! that the call would have had.
+
+use std::time::Duration;
+
+use config::{Config, Toolset};
+use futures::{FutureExt, future::BoxFuture};
+use hyper::http::request::Parts;
+use model::{RunId, SessionId};
+use parking_lot::Mutex;
+use rmcp::model::{CallToolResponse, CallToolResult};
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    arguments::hidden,
+    call::{Call, add_notes, success, whole},
+    tool::ToolFacts,
+};
+use crate::{
+    error::{Error, Result},
+    notes::Note,
+    progress::Progress,
+    request::RequestMemory,
+    session::RunReport,
+    sessions::{Opened, Program, Sessions, Which},
+    trace::Parent,
+};
+
+/// The word for a run that is in progress, in results.
+pub(super) const RUNNING: &str = "running";
+
+/// The run of a call.
+#[derive(Default)]
+pub(super) struct OfCall {
+    early: Mutex<Option<oneshot::Sender<CallToolResult>>>,
+    /// The run, once it has begun.
+    begun: Mutex<Option<(SessionId, RunId)>>,
+}
+
+impl OfCall {
+    /// The run of a new call, and the receiver of its early answer.
+    pub(super) fn new() -> (Self, oneshot::Receiver<CallToolResult>) {
+        let (early, answer) = oneshot::channel();
+        (Self { early: Mutex::new(Some(early)), begun: Mutex::default() }, answer)
+    }
+
+    /// Notes that the run has begun.
+    pub(super) fn began(&self, session: SessionId, run_id: RunId) {
+        *self.begun.lock() = Some((session, run_id));
+    }
+
+    /// Whether the call was answered before its end.
+    pub(super) fn is_answered(&self) -> bool {
+        self.early.lock().is_none()
+    }
+
+    /// Stores the result of the call for its caller, if it has run something.
+    pub(super) fn keep(&self, sessions: &Sessions, response: &CallToolResponse) {
+        if let Some((session, run_id)) = self.begun.lock().take()
+            && let CallToolResponse::Complete(result) = response
+            && let Ok(result) = serde_json::to_vec(result)
+        {
+            sessions.keep_result(&session, run_id, self.is_answered(), result.into());
+        }
+    }
+}
+
+/// Waits for the answer of a call. If it is an early one, the rest of the call goes on in a task of its own.
+pub(super) async fn answered(
+    mut work: BoxFuture<'static, CallToolResponse>,
+    early: oneshot::Receiver<CallToolResult>,
+    sessions: &Sessions,
+) -> CallToolResponse {
+    tokio::select! {
+        biased;
+        response = &mut work => response,
+        Ok(early) = early => {
+            sessions.host().spawn(Parent::current().around(work.map(drop)));
+            early.into()
+        }
+    }
+}
+
+/// Whether runs in the background are offered: only to clients that are offered their results.
+pub(super) fn is_offered(facts: &ToolFacts) -> bool {
+    facts.toolsets.has(Toolset::Sessions) && !facts.config.background_timeout.is_zero()
+}
+
+/// The schema of the argument `background`; hidden from clients that are not offered it.
+pub(super) fn argument(facts: &ToolFacts) -> Value {
+    let most = facts.config.background_timeout.as_secs();
+    let description = format!(
+        "Answer at once with run_id and run on, up to {most} s; then get_execution_result."
+    );
+    let argument = json!({ "type": "boolean", "description": description });
+    if is_offered(facts) { argument } else { hidden(json!({ "type": "boolean" })) }
+}
+
+/// The schema of a time limit in seconds, which [`time_limit`] reads.
+pub(super) fn timeout_argument(facts: &ToolFacts, description: String, most: u64) -> Value {
+    let mut argument = json!({ "type": "integer", "description": description, "minimum": 1 });
+    // Otherwise the maximum depends on the call.
+    if !is_offered(facts) {
+        argument["maximum"] = most.into();
+    }
+    argument
+}
+
+/// The fields that a result needs if it may be that of a run in progress.
+pub(super) fn required<'a>(facts: &ToolFacts, all: &'a [&'a str]) -> &'a [&'a str] {
+    // Each result begins with the session and the run.
+    if is_offered(facts) { &all[..2] } else { all }
+}
+
+/// The time limit of a run: as its caller names it, or the usual one, and at most the longest one of foreground runs or,
+/// in the background, that of the settings.
+pub(super) fn time_limit(
+    call: &Call,
+    (name, given): (&str, Option<f64>),
+    (usual, most): (u64, u64),
+    in_background: bool,
+) -> Result<Duration> {
+    let of_background = call.services.sessions.config().background_timeout.as_secs();
+    let (usual, most) = if in_background { (of_background, of_background) } else { (usual, most) };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a positive whole number, and a number of seconds within a day"
+    )]
+    if let Some(more) = given.filter(|given| *given > most as f64) {
+        let (argument, given) = (name.to_owned(), json!(more as u64));
+        call.note(Note::Clamped { argument, given, is_more: true, used: most });
+        return Ok(Duration::from_secs(most));
+    }
+    Ok(Duration::from_secs(whole(name, given, 1..=most)?.unwrap_or(usual)))
+}
+
+/// Checks that a call may run in the background.
+///
+/// # Errors
+/// If it may not, or its session ends with the call.
+pub(super) fn check(call: &Call, which: &Which, config: &Config) -> Result<()> {
+    let why = if config.background_timeout.is_zero() || !call.toolsets.has(Toolset::Sessions) {
+        "Runs in the background are not offered here. Leave background out."
+    } else if matches!(which, Which::Stateless(_)) {
+        "A session that ends with its call has no runs in the background. Leave session_id out, or \
+         pass that of an earlier result."
+    } else {
+        return Ok(());
+    };
+    Err(Error::InvalidArgument(why.into()))
+}
+
+impl Call {
+    /// Runs a program and answers the call as soon as it has begun. Returns when it has ended.
+    pub(super) async fn run_in_background(
+        &self,
+        which: Which,
+        mut program: Program,
+        mut heard: watch::Receiver<Progress>,
+    ) -> (Opened, Result<RunReport>) {
+        // Not the token of the request, which ends with its answer.
+        let cancel = CancellationToken::new();
+        program.cancel = cancel.clone();
+        let mut ran = std::pin::pin!(self.run_when_free(which, program));
+        let begun = async {
+            let begun = heard.wait_for(|progress| progress.run.is_some()).await;
+            begun.ok().and_then(|progress| progress.run.clone())
+        };
+        tokio::select! {
+            biased;
+            ran = &mut ran => return ran,
+            Some((session, run_id)) = begun => self.answer_early(session, run_id).await,
+            () = self.context.ct.cancelled() => cancel.cancel(),
+        }
+        // Nobody listens to the progress any more.
+        drop(heard);
+        ran.await
+    }
+
+    async fn answer_early(&self, session: SessionId, run_id: RunId) {
+        let running = json!({
+            "session_id": session.as_str(),
+            "run_id": run_id.to_string(),
+            "status": RUNNING,
+        });
+        self.run.began(session, run_id);
+        let mut running = success(running);
+        add_notes(&self.notes(), &mut running);
+        self.release_message().await;
+        let head = self.context.extensions.get::<Parts>();
+        if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
+            memory.shrink_to(0).await;
+        }
+        let early = self.run.early.lock().take();
+        // The caller may have left meanwhile: the result is stored all the same.
+        early.map(|early| early.send(running));
+    }
+}

@@ -1,0 +1,156 @@
+//! `get_execution_result`.
+
+use std::time::Duration;
+
+use config::Toolset;
+use jiff::Timestamp;
+use model::text::utf8;
+use rmcp::model::{CallToolResponse, CallToolResult};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    cancel_execution::shown,
+    schema::{notes, string},
+};
+use crate::{
+    error::{Error, Result},
+    mcp::{
+        audited::Log,
+        background::RUNNING,
+        call::{Call, success, whole},
+        tool::{Description, Hints, Tool, ToolFacts},
+    },
+    session::{PastRun, RunEnd},
+    sessions::Execution,
+};
+
+pub(in crate::mcp) struct GetExecutionResult;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct Arguments {
+    execution_id: String,
+    wait_s: Option<f64>,
+}
+
+/// Seconds for which a call waits for the end of the run, if its caller names none, and at most: less than the usual
+/// timeout of clients.
+const WAIT_S: (u64, u64) = (20, 50);
+
+/// Bytes of each output of a run whose result is no longer stored, from its end.
+const MAX_OUTPUT_BYTES: usize = 4 << 10;
+
+impl Tool for GetExecutionResult {
+    const NAME: &'static str = "get_execution_result";
+    const TOOLSET: Toolset = Toolset::Sessions;
+    const ALIASES: &'static [(&'static str, &'static str)] =
+        &[("run_id", "execution_id"), ("id", "execution_id"), ("wait", "wait_s")];
+    type Arguments = Arguments;
+
+    fn describe(_: &ToolFacts) -> Description {
+        let (usual, most) = WAIT_S;
+        Description {
+            title: "Get a run's result",
+            text:
+                "Returns the result of a run as its call would have, once it has ended; until then \
+                   status running and the newest output. For runs with background, and calls whose \
+                   answer was lost."
+                    .into(),
+            input: super::schema::object(
+                json!({
+                    "execution_id": string("Its run_id."),
+                    "wait_s": {
+                        "type": "integer",
+                        "description": format!("Wait for the end; default {usual}, limit {most}."),
+                        "minimum": 0,
+                        "maximum": most,
+                    },
+                }),
+                &["execution_id"],
+            ),
+            // Open: the result of a run has the fields of the tool that began it.
+            output: json!({
+                "type": "object",
+                "properties": {
+                    "session_id": { "type": "string" },
+                    "run_id": { "type": "string" },
+                    "status": { "type": "string" },
+                    "stdout": { "type": "string" },
+                    "stderr": { "type": "string" },
+                    "notes": notes(),
+                },
+                "required": ["run_id"],
+            }),
+            hints: Hints::ReadOnly,
+        }
+    }
+
+    async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
+        let Arguments { execution_id, wait_s } = arguments;
+        let (usual, most) = WAIT_S;
+        let wait = whole("wait_s", wait_s, 0..=most)?.unwrap_or(usual);
+        let looking = call.services.sessions.execution(&execution_id, Duration::from_secs(wait));
+        let found = tokio::select! {
+            found = looking => found,
+            // The client gets no answer.
+            () = call.context.ct.cancelled() => Execution::NotFound,
+        };
+        if let Execution::Running(id, _) | Execution::Ended(id, _) | Execution::Recorded(id, _) =
+            &found
+        {
+            log.session = Some(id.clone());
+            log.run = Some(execution_id.clone());
+        }
+        let without_run = |status: &str, why: &str| json!({ "run_id": shown(&execution_id), "status": status, "notes": [why] });
+        let result = match found {
+            Execution::Ended(_, result) => {
+                let result: CallToolResult =
+                    serde_json::from_slice(&result).map_err(|error| Error::internal(&error))?;
+                return Ok(result.into());
+            }
+            Execution::Running(id, run) => running(id.as_str(), &run),
+            Execution::Recorded(id, run) => recorded(id.as_str(), &run),
+            Execution::SessionEnded => without_run(
+                "session_ended",
+                "The session of this run has ended, and its results with it.",
+            ),
+            Execution::NotFound => without_run(
+                "not_found",
+                "You have no run of this name here. If the server was replaced while it was in \
+                 progress, its files are in its session, and its output is lost.",
+            ),
+        };
+        Ok(success(result).into())
+    }
+}
+
+fn running(session: &str, run: &PastRun) -> Value {
+    let [stdout, stderr] = &run.newest;
+    json!({
+        "session_id": session,
+        "run_id": run.run_id.as_str(),
+        "status": RUNNING,
+        "running_s": Timestamp::now().duration_since(run.begun).as_secs().max(0),
+        "stdout": stdout,
+        "stderr": stderr,
+    })
+}
+
+/// What the record of a run has if its result is no longer stored.
+fn recorded(session: &str, run: &PastRun) -> Value {
+    let mut result = json!({
+        "session_id": session,
+        "run_id": run.run_id.as_str(),
+        "notes": ["Only the end of the outputs of this run is still stored. Its files are in its session."],
+    });
+    let whole = run.whole();
+    if let Some(end) = whole.as_ref().ok().and_then(|run| run.end.as_ref()) {
+        let RunEnd { outcome, exit_code, stdout, stderr, .. } = end;
+        result["status"] = outcome.status().as_str().into();
+        result["exit_code"] = (*exit_code).into();
+        result["stdout"] = utf8::end(stdout, MAX_OUTPUT_BYTES).into();
+        result["stderr"] = utf8::end(stderr, MAX_OUTPUT_BYTES).into();
+    }
+    result
+}

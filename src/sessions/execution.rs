@@ -1,0 +1,81 @@
+//! A run by its name, from any connection of its caller: its state, and its result once it has ended.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{RunId, SessionId};
+use tokio::time::timeout;
+
+use super::Sessions;
+use crate::session::{History, PastRun, handle::Handle, results::Stored};
+
+/// Longest time between the end of a run and its result. Exporting its files and shrinking its images take longest.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A run, as its caller asks for it.
+#[derive(Debug)]
+pub enum Execution {
+    /// It is in progress.
+    Running(SessionId, Box<PastRun>),
+    /// It has ended with this result, as its edge has written it.
+    Ended(SessionId, Bytes),
+    /// It has ended, and only its record is stored, not its result.
+    Recorded(SessionId, Box<PastRun>),
+    /// Its session has ended.
+    SessionEnded,
+    /// The caller has no such run, or it is no longer remembered.
+    NotFound,
+}
+
+impl Sessions {
+    /// Stores the result of a run for the caller, until its session ends. `is_awaited` if nobody has got it yet.
+    pub(crate) fn keep_result(
+        &self,
+        id: &SessionId,
+        run_id: RunId,
+        is_awaited: bool,
+        result: Bytes,
+    ) {
+        if let Some(handle) = self.find(id) {
+            let max_bytes = handle.history.borrow().max_bytes();
+            handle.results.add(Stored { run_id, is_awaited, result }, max_bytes);
+        }
+    }
+
+    /// A run of the caller. If it is in progress, waits so long for its end.
+    pub async fn execution(&self, run_id: &str, wait: Duration) -> Execution {
+        let handle = {
+            let registry = self.host.registry();
+            match registry.with_run(&self.caller, run_id).filter(|handle| self.sees(handle)) {
+                Some(handle) => handle.clone(),
+                None if registry.had_run(&self.caller, run_id) => return Execution::SessionEnded,
+                None => return Execution::NotFound,
+            }
+        };
+        let ended = async {
+            let mut history = handle.history.clone();
+            let is_over = |it: &History| it.run(run_id).is_none_or(|run| run.end.is_some());
+            let _ = history.wait_for(is_over).await;
+        };
+        let _ = timeout(wait, ended).await;
+        self.seen(&handle, run_id).await
+    }
+
+    async fn seen(&self, handle: &Handle, run_id: &str) -> Execution {
+        let run = handle.history.borrow().run(run_id).cloned();
+        if let Some(run) = &run
+            && run.end.is_none()
+            && !handle.is_ended()
+        {
+            return Execution::Running(handle.id.clone(), Box::new(run.clone()));
+        }
+        let result = timeout(RESULT_TIMEOUT, handle.results.wait_for(run_id)).await;
+        match (result, run) {
+            (Ok(result), _) => Execution::Ended(handle.id.clone(), result),
+            (Err(_), Some(run)) if run.end.is_some() => {
+                Execution::Recorded(handle.id.clone(), Box::new(run))
+            }
+            _ => Execution::SessionEnded,
+        }
+    }
+}
