@@ -15,7 +15,7 @@ use headers::{AcceptRanges, ContentLength, ContentRange, HeaderMapExt, LastModif
 use model::{
     DataPath, FilePath, SessionId,
     artifact::content_disposition,
-    text::encoding::{Encoding, SNIFFED},
+    text::encoding::{Encoding, SNIFFED, is_text},
 };
 use protocol::message::Stamp;
 use serde_json::json;
@@ -79,7 +79,7 @@ pub(super) async fn one(
     let asked = Asked { headers: &headers, uri: &uri, any };
     let sessions = shared.access.granted(&shared.sessions, asked, &id, &[grant]).await?;
     if is_for_upload {
-        return Ok(upload::page());
+        return Ok(upload::page(&id, &path, sessions.config().max_upload));
     }
     let memory = shared.memory_for(sessions.caller(), DOWNLOAD_BYTES).await?;
     let file = match archived(&sessions, &id).await {
@@ -312,11 +312,15 @@ async fn answer(
     let mut pieces = file.pieces(range, shared.pieces);
     let mut content_type = mime.to_owned();
     let mut start = None;
-    if mime.starts_with("text/") && is_from_start {
+    // Many texts have a type such as `application/json` or no known one.
+    if (mime.starts_with("text/") || mime.starts_with("application/")) && is_from_start {
         start = pieces.next().await;
         let sniffed =
             start.iter().flatten().next().map_or(&[][..], |it| &it[..it.len().min(SNIFFED)]);
-        content_type = format!("{mime}; charset={}", Encoding::of(sniffed).charset());
+        let encoding = Encoding::of(sniffed);
+        if mime.starts_with("text/") || (encoding.name().is_some() && is_text(sniffed)) {
+            content_type = format!("{mime}; charset={}", encoding.charset());
+        }
     }
     let named = [(header::CONTENT_TYPE, content_type), (header::CONTENT_DISPOSITION, disposition)];
     let body = Body::from_stream(futures::stream::iter(start).chain(pieces));

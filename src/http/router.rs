@@ -43,6 +43,7 @@ fn endpoints() -> Vec<Endpoint> {
     let endpoint = |method, path, needs, handler| Endpoint { method, path, needs, handler };
     vec![
         endpoint(Method::GET, "/", None, get(viewer::page)),
+        endpoint(Method::GET, "/page/frame", None, get(viewer::frame)),
         endpoint(Method::GET, "/sessions", own, get(viewer::list)),
         endpoint(Method::GET, "/sessions/{session}", own, get(viewer::one)),
         endpoint(Method::DELETE, "/sessions/{session}", own, delete(viewer::end)),

@@ -361,6 +361,16 @@ async fn files_are_served_with_their_types_and_nothing_else_is(on: On) {
         assert_eq!((response.status, &response.body[..]), (200, content), "{path}");
         assert_eq!(response.header("content-type"), format!("text/csv; charset={charset}"));
     }
+    // So it does for a text whose type is not one of text, unless that is UTF-8.
+    for (path, content, kind) in [
+        ("a.json", &b"\xFF\xFE{\0}\0"[..], "application/json; charset=utf-16le"),
+        ("b.json", b"{}", "application/json"),
+        ("a.bin", b"\x00\x01\xFF\xFE\x80", "application/octet-stream"),
+    ] {
+        server.upload(&id, path, content).await.ok();
+        let response = http("GET", &format!("{}/files/{id}/{path}", web.base)).await;
+        assert_eq!((response.header("content-type"), &response.body[..]), (kind, content));
+    }
     assert!(response.header("content-security-policy").starts_with("sandbox"));
     assert!(response.header("last-modified").ends_with(" GMT"));
     assert!(response.header("etag").starts_with('"'));

@@ -823,6 +823,17 @@ async fn a_file_is_put_to_the_address_that_was_given_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_upload_form_shows_a_hostile_filename_as_text() {
+    let (web, _) = start(&[]).await;
+    let caller = web.caller(None);
+    let file = "<img src=x onerror=alert(1)>{session}&\".csv";
+    let url = upload_url(&caller, &name("hostile"), file, true).await;
+    let page = http_with("GET", &url, &[("Accept", "text/html,*/*;q=0.8")], &[]).await;
+    let text = String::from_utf8(page.body).expect("UTF-8");
+    assert!(text.contains("&lt;img src=x onerror=alert(1)&gt;{session}&amp;&quot;.csv"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_person_puts_a_file_by_the_form_behind_the_address() {
     for tokens in ["", "me:secret"] {
         let (web, _) = start(&[("SANDBOX_AUTH_TOKENS", tokens)]).await;
@@ -836,6 +847,10 @@ async fn a_person_puts_a_file_by_the_form_behind_the_address() {
         assert!(text.contains("multipart/form-data") && !text.contains("action="), "{text}");
         let policy = page.header("content-security-policy");
         assert!(policy.contains("form-action 'self'") && !policy.contains("sandbox"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        for told in ["wanted.csv", &session, "<dd>100MB</dd>"] {
+            assert!(text.contains(told), "the form says {told}: {text}");
+        }
 
         for file in ["their name.csv", "../../etc/passwd", "C:\\fakepath\\a.csv", "/x", "other"] {
             let body = form(&[("file", Some(file), file.as_bytes())]);

@@ -93,6 +93,41 @@ async fn the_page_is_the_same_for_everybody_and_loads_nothing_but_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_frame_of_html_files_has_no_origin_no_network_and_no_way_out() {
+    let web = Web::start(On::Local, &[TOKENS]).await;
+    let frame = web.caller(None).send("GET", "/page/frame", &[BROWSER], &[]).await;
+    assert_eq!((frame.status, frame.header("content-type")), (200, "text/html; charset=utf-8"));
+    let policy = frame.header("content-security-policy");
+    let rules: Vec<_> = policy.split(';').map(str::trim).collect();
+    for rule in [
+        "sandbox allow-scripts",
+        "default-src 'none'",
+        "connect-src 'none'",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'self'",
+    ] {
+        assert!(rules.contains(&rule), "{rule}: {policy}");
+    }
+    for allowed in ["http", "*", "allow-same-origin", "allow-top", "allow-popups"] {
+        assert!(!policy.contains(allowed), "{policy}");
+    }
+    assert!(frame.header("set-cookie").is_empty(), "it sets no cookie");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_tells_when_it_expires_and_what_it_may_use() {
+    let (_web, caller) = Web::open(On::Local, &[]).await;
+    let id = name("expiry");
+    caller.run(&id, "pass").await;
+    let [listed] = &sessions(&caller).await[..] else { panic!("one session") };
+    for told in [listed, &session(&caller, &id).await] {
+        assert!(told["expires_at"].as_str() > told["since"].as_str(), "{told}");
+        assert!(told["memory_limit_bytes"].as_u64() > Some(0), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sessions_are_listed_with_their_state_runs_and_charts() {
     let (web, caller) = Web::open(On::Local, &[]).await;
     assert_eq!(sessions(&caller).await, Vec::<Value>::new());

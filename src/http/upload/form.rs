@@ -147,7 +147,7 @@ pub(in crate::http) async fn post_to(
         let mut form = form(&headers, &body)?;
         let (_, content) = form.next_file(&target.sessions).await?.ok_or_else(no_file)?;
         target.write(content).await?;
-        Ok(pages::uploaded())
+        Ok(pages::uploaded(&target.id, &target.path))
     };
     body.finish(done.await).await
 }

@@ -229,12 +229,20 @@ pub(in crate::http) fn session(
 }
 
 fn head(look: &SessionInfo) -> Value {
-    json!({
+    let mut shown = json!({
         "session_id": look.id.as_str(),
         "state": look.history.phase().as_str(),
         "since": rfc3339(look.since),
         "changed_at": rfc3339(look.history.changed().unwrap_or(look.since)),
-    })
+        "expires_at": rfc3339(look.expires),
+    });
+    if let Some(client) = &look.client {
+        shown["client"] = (**client).into();
+    }
+    if let Some(fields) = shown.as_object_mut() {
+        fields.extend(look.resources());
+    }
+    shown
 }
 
 fn summary(urls: &SignedUrls, look: &SessionInfo) -> Value {

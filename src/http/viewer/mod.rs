@@ -10,6 +10,6 @@ mod waiters;
 pub(super) use self::{
     api::{cancel, end, list, one, session},
     operators::OfOthers,
-    page::{is_wanted, page},
+    page::{STYLE, frame, hash, is_wanted, page},
     waiters::Waiters,
 };
