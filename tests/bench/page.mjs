@@ -18,7 +18,7 @@ async function times(browser, url, { items, search, word, from = null }) {
   const page = await browser.page();
   try {
     if (from) {
-      const real = `const real = fetch; window.fetch = (url, ...rest) => url.endsWith(${JSON.stringify(from.path)}) ? Promise.resolve(new Response(${JSON.stringify(JSON.stringify(from.answer))}, { headers: { ETag: "x" } })) : real(url, ...rest);`;
+      const real = `const real = fetch; window.fetch = (url, ...rest) => url.endsWith(${JSON.stringify(from.path)}) ? real(url, ...rest).then(() => new Response(${JSON.stringify(JSON.stringify(from.answer))}, { headers: { ETag: "x" } })) : real(url, ...rest);`;
       await page.call("Page.addScriptToEvaluateOnNewDocument", { source: real });
     }
     const note = `addEventListener("DOMContentLoaded", () => new MutationObserver(() => { if (!window.shownAt && document.querySelector(${JSON.stringify(items)})) window.shownAt = performance.now(); }).observe(document.body, { childList: true, subtree: true }))`;
@@ -54,6 +54,8 @@ try {
     session_id: `session-${n}`, state: "idle", since: at, changed_at: at, expires_at: at, client: "a client", runs: n,
     last_outcome: "ok", memory_bytes: 1e8, memory_limit_bytes: 5e8, pictures: [], page_url: "",
   }));
+  // The first page of a new browser is slow by itself.
+  await times(browser, web.base, { items: "#how-many", search: "#live", word: "" });
   const from = { path: "sessions", answer: { sessions, can_list_all: false } };
   report(`${SESSIONS} sessions`, await times(browser, web.base, { items: "#sessions .card", search: ".search", word: "session-29", from }));
   await web.run("large", `for n in range(${FILES}): open(f'file-{n}.txt', 'w').write(str(n))`);

@@ -193,6 +193,8 @@ class Page {
   /** Presses a key, as a person without a mouse would. */
   async press(key) {
     const text = { Enter: "\r" }[key];
+    // The browser drops keys that come before the page is painted.
+    await this.eventually(`performance.getEntriesByType("paint").length > 0`);
     await this.call("Input.dispatchKeyEvent", { type: "keyDown", key, code: key, text, windowsVirtualKeyCode: KEYS[key] });
     await this.call("Input.dispatchKeyEvent", { type: "keyUp", key, code: key, windowsVirtualKeyCode: KEYS[key] });
   }

@@ -62,6 +62,13 @@ try {
       });
     }
   }
+  await check("the frame of HTML files is empty, and refused to other pages", async () => {
+    const frame = new URL("/page/frame", urls.get("evil.html")).href;
+    equal((await visit(frame)).ran, [], "ran by itself");
+    proxy.page = `<!doctype html><title>page</title><iframe src="${frame}"></iframe>`;
+    const { log } = await visit(`${proxy.url}/page`);
+    if (!log.some((text) => /frame-ancestors/.test(text))) throw new Error(`nothing was refused: ${JSON.stringify(log)}`);
+  });
   for (const { name } of disguised) {
     await check(`${name} that holds a page is not taken for one`, async () => {
       const { ran, downloads } = await visit(urls.get(name));

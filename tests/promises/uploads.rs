@@ -848,7 +848,7 @@ async fn a_person_puts_a_file_by_the_form_behind_the_address() {
         let policy = page.header("content-security-policy");
         assert!(policy.contains("form-action 'self'") && !policy.contains("sandbox"), "{policy}");
         assert!(!policy.contains("unsafe"), "{policy}");
-        for told in ["wanted.csv", &session, "<dd>100MB</dd>"] {
+        for told in ["wanted.csv", &session, "<dd>50MB</dd>"] {
             assert!(text.contains(told), "the form says {told}: {text}");
         }
 
