@@ -397,7 +397,8 @@ pub(super) mod tests {
               files are in the session of their upload: pass its session_id, or upload them here."
             ]
         );
-        let makes = |name: &str| told(facts(name, &["raw/w.csv"]))[0].contains("os.makedirs");
+        let makes =
+            |name: &str| told(facts(name, &["raw/w.csv"]))[0].contains("make its folder first");
         assert!(makes("out/x.csv") && makes("/mnt/data/out/x.csv"));
         assert!(!makes("raw/y.csv") && !makes("x.csv") && !makes("/home/me/x.csv"));
         assert!(said(Outcome::Ok, ["x", ""], &[], facts("a", &["b"])).is_empty());

@@ -30,7 +30,7 @@ fn missing_file(
             return f.write_str(". list_artifacts with a path lists the files of a dataset.");
         }
         Whereabouts::Here => ". ",
-        Whereabouts::MissingFolder => ". To write it, make its folder first (os.makedirs). ",
+        Whereabouts::MissingFolder => ". To write it, make its folder first. ",
         Whereabouts::Outside => ": read and write in /mnt/data. ",
     })?;
     if there.is_empty() {

@@ -351,7 +351,7 @@ fn files() -> Vec<Behaviour> {
             .says(["outcome: error", "notes: Only /mnt/data and /tmp can be written, and /mnt/data is what is kept."]),
         outside("writes to another home", "open('/home/user/a.txt', 'w')"),
         run(15, "writes to a folder that is not there", "open('out/x.txt', 'w')")
-            .says([r#"notes: There is no "out/x.txt". To write it, make its folder first (os.makedirs)."#]),
+            .says([r#"notes: There is no "out/x.txt". To write it, make its folder first."#]),
         run(
             21,
             "reads all sheets of a workbook",

@@ -15,12 +15,14 @@ use protocol::{
     limits::{MAX_CAPTURE, MAX_CHANGED},
     message::{
         CellDone, Contents, End, Export, ExportDone, Facts, Failure, FileEntry, HibernateDone,
-        Import, ImportDone, InspectDone, Reset, ResetDone, Run, RunDone, RuntimeName, Start,
+        Import, ImportDone, InspectDone, MissingFile, Reset, ResetDone, Run, RunDone, RuntimeName,
+        Start,
     },
 };
 use sandbox_files::{
     facts,
     kept::OutputStore,
+    missing,
     outputs::{Outputs, SharedOutputs},
     tree::{self, Snapshot},
 };
@@ -174,9 +176,10 @@ pub trait Runner {
             if ended.end != (End::Exited { code: 0 }) {
                 let last = outputs.stderr().latest(LAST_LINE);
                 self.explain(&runtime, &last, &after.data, &mut ended);
-                if let Some(missing) = &mut ended.facts.missing_file {
-                    missing.in_datasets = facts::in_datasets(&missing.name, &self.datasets());
-                }
+                ended.facts.missing_file = missing::named(&last).map(|name| MissingFile {
+                    in_datasets: facts::in_datasets(&name, &self.datasets()),
+                    ..facts::missing_file(&name, &after.data)
+                });
             }
             ended.report(&outputs, &tree::changed(&before.data, after.data), asked)
         });

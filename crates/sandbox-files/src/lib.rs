@@ -18,6 +18,7 @@ pub mod capture;
 pub mod facts;
 pub mod files;
 pub mod kept;
+pub mod missing;
 pub mod outputs;
 pub mod python_errors;
 pub mod screen;
