@@ -334,6 +334,7 @@ async fn a_chart_of_plotly_is_told_to_be_for_the_person() {
     assert_eq!(first_note(&cell), note, "{cell}");
     let run = server.run(&id, &format!("{code}.show()")).await;
     assert_eq!(first_note(&run), note.replace("_1", "_2"), "{run}");
+    assert_eq!(run["stdout"], "figure_2.html: x: x; y: y; scatter (2 points)\n");
 }
 
 async fn errors_of_duckdb_and_polars_say_what_to_do() {

@@ -5,7 +5,8 @@ instead (see the Dockerfile):
 
     plt.show(), figure.show()    of matplotlib's agg    figure_N.png, and the figure is closed, as in a notebook
     figure.savefig()             remembers what has been saved, so that it is not saved again
-    figure.show()                of plotly              figure_N.html, which holds all that a browser needs
+    figure.show()                of plotly              figure_N.html, which holds all that a browser needs, and a line
+                                                        that describes it
     table.style                  of pandas              its text, where a notebook shows HTML
 
 N is the next number for which there is no file. This module imports neither library by itself.
@@ -19,6 +20,11 @@ import sys
 import weakref
 
 DATA = "/mnt/data"
+
+# Traces of a figure of plotly that are described, characters of a title, and the lists of a trace that can have a value for
+# each of its points.
+MAX_TRACES, MAX_TITLE = 5, 40
+VALUES = "x", "y", "z", "values", "labels", "lat", "locations", "r", "theta", "open"
 
 # The parts of each figure when it was last saved to a file in DATA, and when it was last saved at all. A figure that
 # has been cleared and drawn anew, or drawn on, has other parts.
@@ -107,9 +113,47 @@ def renderer(base):
         def render(self, fig_dict):
             from plotly.io import to_html
 
-            _write(to_html(fig_dict, validate=False).encode(), "html")
+            name = _write(to_html(fig_dict, validate=False).encode(), "html")
+            # A model sees no page: it reads what the figure has.
+            print(f"{name}: {text_of_plotly(fig_dict)}")
 
     return FileRenderer()
+
+
+def text_of_plotly(figure):
+    """Returns what a figure of plotly, as a dictionary, shows: its titles, and each trace with its number of points."""
+    try:
+        layout, traces = figure.get("layout") or {}, figure.get("data") or ()
+        parts = [_title(layout, "")]
+        parts += [_title(layout.get(axis) or {}, axis[0] + ": ") for axis in ("xaxis", "yaxis")]
+        for trace in traces[:MAX_TRACES]:
+            name = str(trace.get("name") or "")[:MAX_TITLE]
+            points = _points(trace)
+            parts.append(" ".join(filter(None, (trace.get("type", "scatter"), name, f"({points} points)"))))
+        if len(traces) > MAX_TRACES:
+            parts.append(f"{len(traces) - MAX_TRACES} more traces")
+        return "; ".join(filter(None, parts))
+    except Exception:
+        return "a figure of plotly"
+
+
+def _title(part, before):
+    """Returns the title of a figure or an axis, or nothing."""
+    title = part.get("title")
+    title = title.get("text") if isinstance(title, dict) else title
+    return before + " ".join(str(title).split())[:MAX_TITLE] if title else ""
+
+
+def _points(trace):
+    """Returns the number of points of a trace: that of its longest list."""
+    return max((_len(trace[key]) for key in VALUES if trace.get(key) is not None), default=0)
+
+
+def _len(values):
+    """Returns the length of a list, which may be packed."""
+    if isinstance(values, dict):
+        return len(values["bdata"]) * 3 // 4 // int(values["dtype"].lstrip("fiuc"))
+    return len(values)
 
 
 @contextlib.contextmanager
@@ -163,7 +207,7 @@ def _is_kept(target):
 
 
 def _write(content, suffix):
-    """Writes a new file."""
+    """Writes a new file, and returns its name."""
     for number in itertools.count(_next.get(suffix, 1)):
         path = f"{DATA}/figure_{number}.{suffix}"
         try:
@@ -178,3 +222,4 @@ def _write(content, suffix):
         os.unlink(path)  # no half of a picture is left
         raise
     _next[suffix] = number + 1
+    return os.path.basename(path)
