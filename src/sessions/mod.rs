@@ -57,6 +57,7 @@ use config::Config;
 use model::{Dataset, DatasetName, OwnSettings, Principal, SessionId, SessionKey};
 pub use protocol::message::{RuntimeName, Stream};
 
+pub(crate) use self::summary::is_table;
 use self::{
     all::AllSessions, archived::ArchivedSessions, homes::SharedCallers, open::Opening,
     saved::SavedSessions,
@@ -83,7 +84,7 @@ pub use crate::{
     session::{
         command::Program,
         operations::{
-            Found, Inspect, Inspected, Install, List, ListWithin, Listing, Open, Operation,
+            Draw, Found, Inspect, Inspected, Install, List, ListWithin, Listing, Open, Operation,
             OutputPart, ReadOutput, Reset, Summarize, Upload, Uploaded,
         },
         view::View,

@@ -212,6 +212,8 @@ fn expected(tool: &str, argument: &str, optional: bool, hostile: &Hostile) -> Op
             let is_positive = number.is_some_and(|number| number >= 1.0);
             return Some(if is_positive { "nothing_to_undo" } else { "invalid_argument" });
         }
+        // The file of the test is no PDF document.
+        "page" => return Some("invalid_argument"),
         "offset" | "length" | "inline_images" | "timeout_s" | "timeout" | "memory_limit_mb"
         | "disk_limit_mb" | "timeout_seconds" | "wait_s" => {
             let number = value.as_str().and_then(|text| says(text).parse().ok());

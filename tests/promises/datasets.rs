@@ -14,6 +14,9 @@ support::on_both! {
     a_program_reads_a_dataset_that_nothing_can_change,
     the_model_learns_of_datasets_and_their_files,
     no_path_leads_out_of_a_dataset,
+    a_folder_of_many_files_is_listed_by_the_patterns_of_their_names,
+    a_path_that_does_not_exist_is_answered_with_the_nearest_ones,
+    a_program_of_any_language_that_misses_a_file_hears_which_dataset_has_it,
 }
 
 mod wasm {
@@ -25,6 +28,8 @@ mod wasm {
         the_model_learns_of_datasets_and_their_files =>
             super::the_model_learns_of_datasets_and_their_files(On::Wasm);
         no_path_leads_out_of_a_dataset => super::no_path_leads_out_of_a_dataset(On::Wasm);
+        a_program_of_any_language_that_misses_a_file_hears_which_dataset_has_it =>
+            super::a_program_of_any_language_that_misses_a_file_hears_which_dataset_has_it(On::Wasm);
     }
 }
 
@@ -145,6 +150,102 @@ async fn the_model_learns_of_datasets_and_their_files(on: On) {
     let ran = server.run(&session, "open('May.csv')").await;
     let notes = ran["notes"].to_string();
     assert!(notes.contains("\\\"/data/sales/2026/May.csv\\\""), "{notes}");
+}
+
+async fn a_folder_of_many_files_is_listed_by_the_patterns_of_their_names(on: On) {
+    let folder = exports();
+    for n in 1..=100 {
+        let table = format!("day,sold\n2026-01-01,{n}\n");
+        let name = format!("2026/sales-{n:03}.csv");
+        fs::write(folder.path().join(name), table).expect("written");
+        fs::write(folder.path().join(format!("2026/chart_{n}.png")), "no image").expect("written");
+    }
+    let server = with_sales(on, &folder).await;
+    // There is no session yet.
+    let first = server.call("list_artifacts", json!({ "path": "/data/sales" })).await.ok();
+    assert_eq!(first["new_session"], true, "{first}");
+    let mut listed = first;
+    // A busy machine may not make the summary in time.
+    until("a group of tables has a summary", async || {
+        listed = server.call("list_artifacts", json!({ "path": "/data/sales" })).await.ok();
+        !listed["groups"][1]["summary"].is_null()
+    })
+    .await;
+    let groups = listed["groups"].as_array().expect("groups");
+    let told: Vec<_> = groups.iter().map(|it| (text(&it["pattern"]), &it["count"])).collect();
+    let count = &json!(100);
+    let expected =
+        [("/data/sales/2026/chart_*.png", count), ("/data/sales/2026/sales-*.csv", count)];
+    assert_eq!(told, expected, "{listed}");
+    let sales = &groups[1];
+    assert_eq!(sales["first"], "/data/sales/2026/sales-001.csv", "{sales}");
+    assert_eq!(sales["last"], "/data/sales/2026/sales-100.csv", "{sales}");
+    assert_eq!(sales["summary"]["columns"][1], "sold: int: 1", "{sales}");
+    let alone = listed["artifacts"].as_array().expect("files");
+    let alone: Vec<_> = alone.iter().map(|it| text(&it["path"])).collect();
+    assert_eq!(alone, ["/data/sales/2026/May.csv", "/data/sales/sales.csv"]);
+    assert_eq!((&listed["total"], &listed["next_offset"]), (&json!(202), &json!(0)));
+    // With the offset come the files one by one.
+    let session = text(&listed["session_id"]);
+    let ask = json!({ "session_id": session, "path": "/data/sales", "offset": 0 });
+    let page = server.call("list_artifacts", ask).await.ok();
+    assert_eq!((page.get("groups"), &page["next_offset"]), (None, &json!(50)), "{page}");
+    let all = server.call("list_artifacts", json!({ "path": "/data" })).await.ok();
+    assert_eq!(all["datasets"], json!([{ "path": "/data/sales" }]), "{all}");
+    assert_eq!((&all["total"], text(&all["session_id"])), (&json!(202), session), "{all}");
+}
+
+async fn a_path_that_does_not_exist_is_answered_with_the_nearest_ones(on: On) {
+    let folder = exports();
+    let server = with_sales(on, &folder).await;
+    let session = name("nearest");
+    let paths = [
+        ("/data/sale", "There is \"/data/sales\"."),
+        ("/data/weather/a.csv", "There is \"/data/sales\"."),
+        ("/data/sales/2025", "There are \"/data/sales/2026\", "),
+        ("/data/sales/sale.csv", "\"/data/sales/sales.csv\""),
+    ];
+    for tool in ["list_artifacts", "read_artifact"] {
+        for (path, near) in paths {
+            let asked = server.call(tool, json!({ "session_id": session, "path": path })).await;
+            assert_eq!(asked.error(), "not_found", "{tool} {path}");
+            assert!(text(&asked.json["message"]).contains(near), "{tool} {path}: {}", asked.json);
+        }
+    }
+}
+
+async fn a_program_of_any_language_that_misses_a_file_hears_which_dataset_has_it(on: On) {
+    let folder = exports();
+    let server = with_sales(on, &folder).await;
+    let programs = [
+        ("python", "open('May.csv')"),
+        ("javascript", "require('fs').readFileSync('May.csv')"),
+        ("bash", "cat May.csv"),
+    ];
+    for (language, code) in programs {
+        if (on, language) == (On::Wasm, "bash") {
+            continue;
+        }
+        let ran = server.call("execute_code", json!({ "language": language, "code": code })).await;
+        let notes = ran.ok()["notes"].to_string();
+        assert!(notes.contains("\\\"/data/sales/2026/May.csv\\\""), "{language}: {notes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datasets_are_named_before_there_is_a_workspace() {
+    let folder = exports();
+    let server = with_sales(On::Local, &folder).await;
+    let info = server.call("get_workspace_info", json!({})).await.ok();
+    assert_eq!(info["datasets"], json!([{ "path": "/data/sales" }]), "{info}");
+    let listed = server.call("list_artifacts", json!({})).await;
+    assert_eq!(listed.error(), "invalid_argument");
+    let session = name("started");
+    let ask = json!({ "session_id": session, "path": "/data/sales/2026" });
+    let listed = server.call("list_artifacts", ask).await.ok();
+    assert_eq!((&listed["new_session"], &listed["total"]), (&json!(true), &json!(1)), "{listed}");
+    let listed = server.call("list_artifacts", json!({ "session_id": session })).await.ok();
+    assert_eq!((&listed["total"], listed.get("new_session")), (&json!(0), None), "{listed}");
 }
 
 async fn no_path_leads_out_of_a_dataset(on: On) {

@@ -32,6 +32,7 @@ mod operators;
 mod own_sessions;
 mod own_tools;
 mod packages;
+mod pages;
 mod protocol;
 mod reading;
 mod replicas;

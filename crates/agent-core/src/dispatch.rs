@@ -513,7 +513,8 @@ mod tests {
     fn a_summary_gives_way_to_what_a_caller_waits_for_and_to_nothing_else() {
         let mut agent = Agent::new();
         let summarize = |agent: &mut Agent| {
-            let wanted = Summarize { path: "a.csv".into(), encoding: None, limit_ms: 9 };
+            let wanted =
+                Summarize { path: "a.csv".into(), encoding: None, page: None, limit_ms: 9 };
             let (mut orders, sent) = agent.ask(Kind::Summarize, &wanted, b"");
             let Some(Order::Summarize(order)) = orders.pop() else { panic!("{sent:?}") };
             order.switch.0
@@ -526,7 +527,7 @@ mod tests {
         assert!(one.load(Ordering::Acquire) && other.load(Ordering::Acquire));
         assert!(!summarize(&mut agent).load(Ordering::Acquire), "it comes after the order");
         agent.ask(Kind::Run, &run(1, 1), b"x");
-        let wanted = Summarize { path: "a.csv".into(), encoding: None, limit_ms: 9 };
+        let wanted = Summarize { path: "a.csv".into(), encoding: None, page: None, limit_ms: 9 };
         let (orders, sent) = agent.ask(Kind::Summarize, &wanted, b"");
         assert!(orders.is_empty() && sent[0].1.contains("busy"), "{sent:?}");
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use protocol::{
-    limits::MAX_SUMMARY_MS,
+    limits::{MAX_PAGE_MS, MAX_SUMMARY_MS},
     message::{Failure, FailureCode, Summarize},
 };
 
@@ -26,7 +26,8 @@ pub struct Summarizing<S> {
 
 impl<S> Summarizing<S> {
     pub(crate) fn new(call: u32, request: Summarize, file: Option<File>, switch: S) -> Self {
-        let limit = Duration::from_millis(request.limit_ms.min(MAX_SUMMARY_MS));
+        let most = if request.page.is_some() { MAX_PAGE_MS } else { MAX_SUMMARY_MS };
+        let limit = Duration::from_millis(request.limit_ms.min(most));
         Self { call, request, file, until: Instant::now() + limit, switch }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) const LIBRARIES: &str = "libraries";
 
 /// The fork server and the Python kernel, programs for the image's Python: path in the build context and content.
 /// They are in the last stage, as is the agent.
-pub(crate) const FORK_SERVER: [(&str, &[u8]); 6] = [
+pub(crate) const FORK_SERVER: [(&str, &[u8]); 7] = [
     (
         "runtimes/python/zygote.py",
         include_bytes!("../../../sandbox-image/runtimes/python/zygote.py"),
@@ -44,6 +44,7 @@ pub(crate) const FORK_SERVER: [(&str, &[u8]); 6] = [
         "runtimes/python/summary.py",
         include_bytes!("../../../sandbox-image/runtimes/python/summary.py"),
     ),
+    ("runtimes/python/page.py", include_bytes!("../../../sandbox-image/runtimes/python/page.py")),
     ("runtimes/python/carry.py", include_bytes!("../../../sandbox-image/runtimes/python/carry.py")),
 ];
 

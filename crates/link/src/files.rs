@@ -8,10 +8,10 @@ use model::{DataPath, Existing, FilePath};
 use protocol::message::FailureCode;
 use protocol::{
     frame::MAX_BODY,
-    limits::MAX_SUMMARY,
+    limits::{MAX_PAGE, MAX_SUMMARY},
     message::{
-        Abandon, FileEntry, Forget, Get, GetDone, Install, List, PackagePiece, Put, PutDone,
-        Summarize, Summary,
+        Abandon, Document, FileEntry, Forget, Get, GetDone, Install, List, PackagePiece, Put,
+        PutDone, Summarize, SummarizeDone, Summary,
     },
 };
 
@@ -169,6 +169,19 @@ impl Link {
             return Err(self.broken("a summary longer than one may be"));
         }
         parse(&self.closed, &body)
+    }
+
+    /// Makes the agent draw a page of a PDF document, as [`Summarize::page`] says. The image may be anything within its
+    /// limits.
+    ///
+    /// # Errors
+    /// As for [`summarize`](Self::summarize).
+    pub async fn draw(&self, wanted: &Summarize) -> Result<(Document, Bytes), LinkError> {
+        let (SummarizeDone { document }, body) = self.call(wanted, Bytes::new()).await?;
+        match document {
+            Some(document) if body.len() <= MAX_PAGE => Ok((document, body)),
+            _ => Err(self.broken("no page, or a longer one than may be")),
+        }
     }
 
     /// Makes the agent delete the files that a tool call has left.

@@ -72,5 +72,11 @@ pub const DATASETS: &str = "/data";
 /// The maximum size of a [`Summary`](crate::message::Summary) as JSON, in bytes.
 pub const MAX_SUMMARY: usize = 64 << 10;
 
+/// The maximum size of the image of a page, in bytes.
+pub const MAX_PAGE: usize = 900 << 10;
+
+/// The longest time that an agent takes for a page, in milliseconds, whatever a server asks for.
+pub const MAX_PAGE_MS: u64 = 10_000;
+
 /// The longest time that an agent takes for a summary, in milliseconds, whatever a server asks for.
 pub const MAX_SUMMARY_MS: u64 = 1000;

@@ -5,12 +5,13 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Column,
-        ColumnKind, Contents, Empty, End, Export, ExportDone, Facts, Failure, FailureCode,
-        FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone, Inspect,
-        InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile, Names, Output,
-        OutputDone, PackagePiece, Peek, PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone,
-        Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Shape, Sheet, Stamp, Start,
-        Stream, Summarize, SummarizeDone, Summary, SummaryKind, Variable, Warm, WarmDone, WentOn,
+        ColumnKind, Contents, Document, Empty, End, Export, ExportDone, Facts, Failure,
+        FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
+        Inspect, InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile, Names,
+        Output, OutputDone, PackagePiece, PageProblem, Peek, PeekDone, PeerVersion, Ping, Pong,
+        Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Shape,
+        Sheet, Stamp, Start, Stream, Summarize, SummarizeDone, Summary, SummaryKind, Variable,
+        Warm, WarmDone, WentOn,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -180,7 +181,8 @@ fn of_variables() -> Vec<String> {
 fn of_summaries() -> Vec<String> {
     let request = |path: &str, encoding: Option<&str>| {
         let encoding = encoding.map(str::to_owned);
-        golden(34, Kind::Summarize, &Summarize { path: path.into(), encoding, limit_ms: 250 }, b"")
+        let request = Summarize { path: path.into(), encoding, page: None, limit_ms: 250 };
+        golden(34, Kind::Summarize, &request, b"")
     };
     let column = Column {
         name: "day".into(),
@@ -211,13 +213,21 @@ fn of_summaries() -> Vec<String> {
         serde_json::from_str(r#"{"kind":"parquet","columns":[]}"#).expect("all else may be absent");
     let reply = |summary| {
         let body = serde_json::to_vec(&summary).expect("serializes");
-        golden(34, Kind::Reply, &SummarizeDone {}, &body)
+        golden(34, Kind::Reply, &SummarizeDone::default(), &body)
+    };
+    let page = Summarize { path: "a.pdf".into(), encoding: None, page: Some(2), limit_ms: 8000 };
+    let document = |pages, problem| {
+        let document = Some(Document { pages, problem });
+        golden(35, Kind::Reply, &SummarizeDone { document }, b"")
     };
     vec![
         request("a.csv", None),
         request("/data/b/c.csv", Some("cp1252")),
         reply(whole),
         reply(least),
+        golden(35, Kind::Summarize, &page, b""),
+        document(7, None),
+        document(1, Some(PageProblem::NoSuchPage)),
     ]
 }
 

@@ -39,8 +39,11 @@ MAX_LINES = 50
 # Members of a gzip file that are unpacked: some programs write one for each block.
 MAX_MEMBERS = 20
 
-# Bytes of a report.
-MAX_REPORT = 32 << 10
+# Bytes of a report, and of a piece of one.
+MAX_REPORT = PIECE = 32 << 10
+
+# Processor time for a page.
+PAGE_SECONDS = 5
 
 # Values that stand for a missing one, as pandas has them.
 MISSING = frozenset(
@@ -1077,32 +1080,40 @@ def report_of(number, name, encoding, facts):
         return b""
 
 
-def serve(link, number, request, facts):
-    """Answers a request in a process of its own, which never returns from here.
+def serve(link, number, request, facts, pages):
+    """Answers a request in a process of its own, which never returns from here. `pages` draws pages (page.py).
 
-        here  --- the process id -----> agent
-        agent --- one byte -----------> here   begin
-        here  --- JSON, or one zero --> agent
+        here  --- the process id ------> agent
+        agent --- one byte ------------> here   begin
+        here  --- pieces of a report --> agent
+        here  --- an empty one --------> agent   no more; without a report there is none
     """
+    page = request.get("page")
     try:
-        limit()
+        limit(1 if page is None else PAGE_SECONDS)
         link.send(struct.pack("=i", os.getpid()))
         if link.recv(1) == b"\1":
-            link.send(report_of(number, request["name"], request["encoding"], facts) or b"\0")
+            if page is None:
+                report = report_of(number, request["name"], request["encoding"], facts)
+            else:
+                report = pages.report_of(number, page)
+            for start in range(0, len(report), PIECE):
+                link.send(report[start : start + PIECE])
+            link.send(b"")
     finally:
         os._exit(0)
 
 
-def limit():
-    """Limits this process: 256 MB more of memory, a second of processor time, no files. Its priority stays: a caller waits
-    for it, and no program runs meanwhile."""
+def limit(seconds):
+    """Limits this process: 256 MB more of memory, its processor time, no files. Its priority stays: a caller waits for it,
+    and no program runs meanwhile."""
     import resource
 
     with open("/proc/self/statm") as pages:
         used = int(pages.read().split()[0]) * resource.getpagesize()
     for limit, most in (
         (resource.RLIMIT_AS, used + (256 << 20)),
-        (resource.RLIMIT_CPU, 1),
+        (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):

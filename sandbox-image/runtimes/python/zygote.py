@@ -13,7 +13,7 @@ start signal, so that a run does not wait for the interpreter's start, an import
           or one byte                                     a new interpreter runs the program better
 
     agent --- {"wants": [], "kernel": true}, 2 files --> here   fork a spare that runs cells (kernel.py)
-    agent --- {.., "summary": {..}}, 2 files ----------> here   fork a process that summarizes a file (summary.py)
+    agent --- {.., "summary": {..}}, 2 files ----------> here   fork a process for a file (summary.py, page.py)
 
 No user code ever runs in the fork server itself, and it reads nothing that a run may have written: no folder of the
 user's is on its path, -s keeps the user's own packages out, and its home is the image's, where matplotlib finds its
@@ -416,19 +416,19 @@ def answer(block, ranges=b""):
         os.close(file)
 
 
-# The module that summarizes files, once it was used: loading it takes longer than most summaries.
-summaries = None
+# The modules that summarize files and draw pages, once one was used: loading them takes longer than most summaries.
+summaries = pages = None
 
 
 def summarize(request, files):
-    """Forks a process that summarizes the second of these files. It never returns."""
-    global summaries
-    summaries = summaries or load_own("summary")
+    """Forks a process that summarizes the second of these files, or draws a page of it. It never returns."""
+    global summaries, pages
+    summaries, pages = summaries or load_own("summary"), pages or load_own("page")
     if fork_orphan():
         control.close()
         link, number = files
         libc.prctl(PR_SET_NAME, b"summary", 0, 0, 0)  # so that lists of processes tell it from spares
-        summaries.serve(socket.socket(fileno=link), number, request, facts)
+        summaries.serve(socket.socket(fileno=link), number, request, facts, pages)
     for file in files:
         os.close(file)
 

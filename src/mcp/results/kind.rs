@@ -24,7 +24,8 @@ type Magic = Option<(usize, &'static [u8])>;
 pub(in crate::mcp) const END: u64 = 22 + 0xFFFF;
 
 const ZIP: Magic = Some((0, b"PK"));
-const PDF: &[u8] = b"%PDF-";
+/// The start of a PDF document.
+pub(in crate::mcp) const PDF: &[u8] = b"%PDF-";
 const OLE: Magic = Some((0, b"\xD0\xCF\x11\xE0"));
 
 impl Known {

@@ -74,13 +74,16 @@ impl Tool for GetWorkspaceInfo {
         let language =
             Language::meant(language.as_deref(), session_id.as_deref(), sessions).await?;
         let Some(opened) = call.existing_workspace(session_id.as_deref(), log).await? else {
-            let nothing = json!({
+            let mut nothing = json!({
                 "workspace": null,
                 "language": language.name(),
                 "variables": [],
                 "imports": [],
                 "execution_count": 0,
             });
+            if let Some(datasets) = listed_datasets(&sessions.datasets()) {
+                nothing["datasets"] = datasets;
+            }
             return Ok(success(nothing).into());
         };
         let gone = || sessions.gone(&opened.id);

@@ -118,7 +118,7 @@ use std::sync::{Arc, Weak};
 
 use backend::Template;
 use config::{Config, Toolset, Toolsets};
-use model::Dataset;
+use model::{Dataset, FilePath, text::nearest};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -136,7 +136,10 @@ use super::{
     services::Services,
     tool::{AnyTool, Client, ToolFacts},
 };
-use crate::own_tools::{OwnTool, OwnTools};
+use crate::{
+    error::Error,
+    own_tools::{OwnTool, OwnTools},
+};
 
 /// A built-in tool. Each has a row in [`TOOLS`], and an arm where it is [called](super::call_built_in).
 #[derive(Debug, Clone, Copy)]
@@ -351,7 +354,24 @@ fn shown(dataset: &Dataset) -> String {
 }
 
 /// Maximum number of datasets in a result.
-const MAX_DATASETS: usize = 20;
+pub(super) const MAX_DATASETS: usize = 20;
+
+/// Maximum number of datasets in the error for a path that is in none.
+const MAX_NEAREST: usize = 5;
+
+/// The error of a call for a file, with the datasets that there are if the path is in none of them.
+pub(super) fn near_datasets(error: Error, path: &FilePath, datasets: &[Arc<Dataset>]) -> Error {
+    let Some(wanted) = path.dataset().map(|it| it.to_text()) else { return error };
+    let folders: Vec<_> = datasets.iter().map(|it| it.folder()).collect();
+    if !matches!(error, Error::NotFound(_)) || folders.is_empty() || folders.contains(&wanted) {
+        return error;
+    }
+    let near: Vec<_> = nearest(&wanted, folders.iter().map(String::as_str), MAX_NEAREST)
+        .map(str::to_owned)
+        .collect();
+    let near = if near.is_empty() { folders.into_iter().take(MAX_NEAREST).collect() } else { near };
+    Error::NotFoundNear { path: path.to_text(), near }
+}
 
 /// The datasets for a result; `None` without datasets.
 pub(super) fn listed_datasets(datasets: &[Arc<Dataset>]) -> Option<Value> {

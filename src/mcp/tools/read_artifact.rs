@@ -4,18 +4,22 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use config::Toolset;
 use model::{
-    FilePath, SessionId,
+    FilePath, SessionId, World,
     artifact::is_picture,
     text::{
         encoding::{Encoding, SNIFFED},
         human_size,
     },
 };
+use protocol::message::{Document, PageProblem};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::schema::{next_offset, object, required_session, session_of_result};
+use super::{
+    near_datasets,
+    schema::{next_offset, object, required_session, session_of_result},
+};
 use crate::sessions::Open;
 use crate::{
     error::{Error, Result},
@@ -35,6 +39,9 @@ use crate::{
 
 pub(in crate::mcp) struct ReadArtifact;
 
+/// Largest number of a page.
+const MAX_PAGES: u64 = 100_000;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::mcp) struct Arguments {
@@ -43,6 +50,7 @@ pub(in crate::mcp) struct Arguments {
     format: Option<Format>,
     offset: Option<f64>,
     length: Option<f64>,
+    page: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Deserialize)]
@@ -64,8 +72,8 @@ impl Tool for ReadArtifact {
         Description {
             title: "Read a file",
             text: format!(
-                "Shows a file of /mnt/data or /data: a picture as a picture, text by pages of {}. Open other \
-                 files (XLSX, PDF) in run_python, or give the person the download_url.",
+                "Shows a file of /mnt/data or /data: a picture or a page of a PDF as a picture, text by pages \
+                 of {}. Open other files (XLSX) in run_python, or give the person the download_url.",
                 human_size(text::PAGE),
             ),
             input: input(),
@@ -75,19 +83,27 @@ impl Tool for ReadArtifact {
     }
 
     async fn call(call: &Call, arguments: Arguments, log: &mut Log) -> Result<CallToolResponse> {
-        let Arguments { session_id, path, format, offset, length } = arguments;
+        let Arguments { session_id, path, format, offset, length, page } = arguments;
         let id = existing(&session_id, log)?;
         let path = FilePath::anywhere(&path)
             .map_err(|why| Error::InvalidPath(format!("The path {why}.")))?;
         let offset = whole("offset", offset, 0..=text::MAX_OFFSET)?.unwrap_or(0);
         let length = whole("length", length, 1..=budget::BASE64)?;
-        let reader = call.services.sessions.perform(&id, Open { path: path.clone() }).await?;
+        let page = whole("page", page, 1..=MAX_PAGES)?;
+        let sessions = &call.services.sessions;
+        let reader = sessions.perform(&id, Open { path: path.clone() }).await.map_err(|error| {
+            let datasets = sessions.get(&id).map(|live| live.info().datasets);
+            near_datasets(error, &path, &datasets.unwrap_or_default())
+        })?;
         let size_bytes = reader.stamp().size;
         let mut result = listing::readable(None, &path, size_bytes);
         result["session_id"] = id.as_str().into();
         log.bytes = Some(size_bytes);
         let file = File { call, id: &id, reader, result };
 
+        if let Some(page) = page {
+            return Ok(file.page(page).await?.into());
+        }
         let length = length.unwrap_or(text::PAGE);
         let format = format.unwrap_or(Format::Auto);
         if format == Format::Base64 {
@@ -128,6 +144,12 @@ fn input() -> Value {
                 "minimum": 1,
                 "maximum": budget::BASE64,
                 "description": "Bytes.",
+            },
+            "page": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_PAGES,
+                "description": "Of a PDF, from 1.",
             },
         }),
         &["session_id", "path"],
@@ -174,6 +196,8 @@ fn output() -> Value {
                 "type": "string",
                 "description": "Of such a file, for a person to open or download.",
             },
+            "page": { "type": "integer", "minimum": 1, "description": "The page that is shown, from 1." },
+            "pages": { "type": "integer", "minimum": 0, "description": "Of a PDF document." },
             "scaled_to": {
                 "type": "string",
                 "description": "Width and height of the image, if it was scaled down.",
@@ -182,6 +206,14 @@ fn output() -> Value {
         &["session_id", "path", "filename", "mime_type", "size_bytes"],
     )
 }
+
+/// The message on a page in a sandbox that has only interpreters.
+const NOT_HERE: &str = "pages of a PDF cannot be shown with the embedded engine. Read its text with pypdf, or give the \
+                        person the download_url.";
+
+/// The message on a page without the library that draws it.
+const NOT_INSTALLED: &str = "pages of a PDF cannot be shown here, as pypdfium2 is not installed. Read its text with \
+                             pypdf.";
 
 /// The file that is to be read, and the fields that every result about it has.
 struct File<'a> {
@@ -217,6 +249,48 @@ impl File<'_> {
         let block = ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime);
         image.content.insert(0, block);
         Ok(Some(image))
+    }
+
+    /// A page of a PDF document as an image to look at, which the sandbox has drawn.
+    async fn page(self, page: u64) -> Result<CallToolResult> {
+        let services = &self.call.services;
+        let path = self.reader.path();
+        let refused = |why: String| Error::InvalidArgument(format!("{path}: {why}"));
+        if services.sessions.template().await.world == World::Interpreter {
+            return Err(refused(NOT_HERE.into()));
+        }
+        let number = u32::try_from(page).unwrap_or(u32::MAX);
+        let drawn = services.sessions.page(self.id, &path.to_text(), number).await?;
+        let (Document { pages, problem }, image) = drawn
+            .ok_or_else(|| refused("the page could not be drawn in time. Try again.".into()))?;
+        if let Some(problem) = problem {
+            return Err(refused(match problem {
+                PageProblem::Broken => {
+                    "no page can be shown: this is no PDF document, or a broken one.".into()
+                }
+                PageProblem::Encrypted => {
+                    "this PDF is encrypted. Ask the person for a copy without a password, or for \
+                    the password, and open it with pypdf."
+                        .into()
+                }
+                PageProblem::NoSuchPage if pages == 1 => "this PDF has 1 page.".into(),
+                PageProblem::NoSuchPage => format!("this PDF has {pages} pages."),
+                PageProblem::TooLarge => {
+                    "this page takes too much memory or time. Read its text with pypdf.".into()
+                }
+                PageProblem::NoLibrary => NOT_INSTALLED.into(),
+            }));
+        }
+        let Fitted::Image(shown) = images::fit(&services.images, image, budget::IMAGE).await else {
+            return Err(refused("the page could not be drawn.".into()));
+        };
+        let mut result = self.result;
+        result["page"] = page.into();
+        result["pages"] = pages.into();
+        let mut image = success(result);
+        let block = ContentBlock::image(STANDARD.encode(&shown.bytes), shown.mime);
+        image.content.insert(0, block);
+        Ok(image)
     }
 
     async fn text(self, offset: u64, length: u64, start: &[u8]) -> Result<CallToolResult> {
@@ -266,6 +340,17 @@ impl File<'_> {
         let mut result = self.result;
         result["kind"] = kind.name.into();
         result["advice"] = kind.advice.into();
+        if start.starts_with(kind::PDF) && world == World::System {
+            let counted = self.call.services.sessions.page(self.id, &path.to_text(), 0).await;
+            if let Ok(Some((Document { pages, problem: None }, _))) = counted {
+                result["pages"] = pages.into();
+                let advice = format!(
+                    "page shows one of its pages. {}",
+                    result["advice"].as_str().unwrap_or_default()
+                );
+                result["advice"] = advice.into();
+            }
+        }
         if let Some(((urls, session), path)) = self.call.services.links(self.id).zip(path.own()) {
             result["download_url"] = urls.download(session, path).into();
         }

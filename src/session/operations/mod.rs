@@ -38,7 +38,7 @@ pub use self::{
     open::Open,
     output::{OutputPart, ReadOutput},
     reset::Reset,
-    summarize::Summarize,
+    summarize::{Draw, Summarize},
     upload::{Upload, Uploaded},
 };
 use super::{

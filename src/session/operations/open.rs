@@ -1,5 +1,7 @@
 //! Opens a file for reading.
 
+use std::collections::BTreeSet;
+
 use link::{Link, LinkError};
 use model::{FilePath, text::nearest};
 use protocol::message::FailureCode;
@@ -62,7 +64,8 @@ async fn not_found(link: &Link, path: &FilePath) -> OperationError {
     match find(link, dataset.as_ref()).await {
         Ok(Found { files, .. }) => {
             let names: Vec<_> = files.iter().map(|file| file.path.to_text()).collect();
-            let names = || names.iter().map(String::as_str);
+            let folders: BTreeSet<_> = names.iter().flat_map(|name| folders(name)).collect();
+            let names = || folders.iter().copied().chain(names.iter().map(String::as_str));
             let is_below =
                 |name: &str| name.strip_prefix(&*text).is_some_and(|rest| rest.starts_with('/'));
             let near: Vec<_> = nearest(&text, names(), MAX_NEAREST).map(str::to_owned).collect();
@@ -77,4 +80,10 @@ async fn not_found(link: &Link, path: &FilePath) -> OperationError {
         Err(LinkError::Refused(_)) => Error::NotFound(text).into(),
         Err(error) => OperationError::Link(error, text),
     }
+}
+
+/// The folders above a file, except those that are no part of the data area or of one dataset.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    let least = if path.starts_with('/') { 3 } else { 0 };
+    path.match_indices('/').map(|(at, _)| &path[..at]).skip(least)
 }

@@ -12,8 +12,9 @@ use agent_core::{
     Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted, Summarizing, no_summary,
 };
 use protocol::message::{
-    CellState, Contents, End, Export, ExportDone, Failure, FailureCode, HibernateDone, Import,
-    ImportDone, InspectDone, Reset, ResetDone, RuntimeName, SummarizeDone, WarmDone, WentOn,
+    CellState, Contents, Document, End, Export, ExportDone, Failure, FailureCode, HibernateDone,
+    Import, ImportDone, InspectDone, PageProblem, Reset, ResetDone, RuntimeName, SummarizeDone,
+    WarmDone, WentOn,
 };
 use sandbox_files::{python_errors, tree::Snapshot};
 
@@ -257,9 +258,15 @@ impl Runner for Worker {
         let Ok(at) = self.find(&RuntimeName::PYTHON) else {
             return self.replies.fail(call, no_summary());
         };
+        if summarizing.request.page.is_some() {
+            // The library that draws pages is no WebAssembly.
+            let problem = Some(PageProblem::NoLibrary);
+            let document = Some(Document { pages: 0, problem });
+            return self.replies.reply(call, &SummarizeDone { document }, &[]);
+        }
         let done = self.kernels[at].summarize(&summarizing).and_then(|summary| {
             let body = serde_json::to_vec(&summary).map_err(|_| no_summary())?;
-            Ok((SummarizeDone {}, body))
+            Ok((SummarizeDone::default(), body))
         });
         let sent = self.replies.answer(call, done);
         self.kernels[at].settle(&mut self.pages);

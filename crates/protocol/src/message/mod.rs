@@ -27,7 +27,10 @@ pub use self::{
         AgentHello, Empty, Hibernate, HibernateDone, PeerVersion, Ping, Pong, RuntimeName,
         ServerHello, Warm, WarmDone, WentOn,
     },
-    summary::{Column, ColumnKind, Sheet, Summarize, SummarizeDone, Summary, SummaryKind},
+    summary::{
+        Column, ColumnKind, Document, PageProblem, Sheet, Summarize, SummarizeDone, Summary,
+        SummaryKind,
+    },
     workspace::{
         Carried, CarryLimits, Contents, Export, ExportDone, Import, ImportDone, Inspect,
         InspectDone, LostVariable, Reset, ResetDone, Variable,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(doc)]
 use super::{FailureCode, Get};
 
-/// Summarizes a table's file. Made beside the user's programs, within limits of time and memory, and given up if
+/// Summarizes a table's file, or draws a page of a PDF document. Made beside the user's programs, within limits of time and memory, and given up if
 /// anything else is requested of the interpreters. Fails with [`FailureCode::Busy`] during a run or if it is given up,
 /// and with [`FailureCode::NotFound`] if there is no such file, or no summary of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,13 +15,47 @@ pub struct Summarize {
     /// Python's name of the encoding, if the file is a text and not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<String>,
+    /// The page of a PDF document that is drawn instead, counted from 1; 0 only counts the pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
     /// Time limit in milliseconds.
     pub limit_ms: u64,
 }
 
-/// Answers [`Summarize`]. Body: [`Summary`] as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SummarizeDone {}
+/// Answers [`Summarize`]. Body: [`Summary`] as JSON; of a page its image as PNG, unless there is a problem.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummarizeDone {
+    /// The document, if a page was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Document>,
+}
+
+/// A PDF document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Document {
+    /// The number of its pages, if it could be opened.
+    #[serde(default)]
+    pub pages: u32,
+    /// The reason why the page was not drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<PageProblem>,
+}
+
+/// The reason why a page was not drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageProblem {
+    /// The file is no PDF document, or the document or the page is broken.
+    Broken,
+    /// The document can be opened only with a password.
+    Encrypted,
+    /// The document has no such page.
+    NoSuchPage,
+    /// The page needs more memory or time than there is.
+    TooLarge,
+    /// The library that draws pages is not installed.
+    NoLibrary,
+}
 
 /// The contents of a table's file, as far as its start and its footer show them. Its texts are the file's own, and may
 /// be anything.

@@ -1,9 +1,9 @@
-//! A process that summarizes a file: a fork of a fork server. The other side is `summary.py`.
+//! A process that summarizes a file, or draws a page of it: a fork of a fork server. The other side is `summary.py`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::{sys::signal::Signal, unistd::Pid};
-use protocol::{limits::MAX_SUMMARY, message::Summary};
+use protocol::limits::{MAX_PAGE, MAX_SUMMARY};
 
 use super::zygote::pid_of;
 use crate::{
@@ -23,19 +23,30 @@ pub(super) fn needs_libraries(path: &str) -> bool {
 pub(crate) struct Summarizer {
     channel: OwnedFd,
     pid: Option<Pid>,
+    /// The report so far: it comes in pieces.
+    report: Vec<u8>,
+    most: usize,
 }
+
+/// The report's head of a page.
+const MAX_HEAD: usize = 1 << 10;
+
+/// The longest piece of a report.
+const MAX_PIECE: usize = 64 << 10;
 
 /// The state of a summary.
 pub(crate) enum Progress {
     Working,
-    Done(Box<Summary>),
+    /// The report, which comes from a process that a file may have taken over.
+    Done(Vec<u8>),
     /// There will be no summary.
     Failed,
 }
 
 impl Summarizer {
-    pub(super) fn new(channel: OwnedFd) -> Self {
-        Self { channel, pid: None }
+    pub(super) fn new(channel: OwnedFd, is_page: bool) -> Self {
+        let most = if is_page { MAX_PAGE + MAX_HEAD } else { MAX_SUMMARY };
+        Self { channel, pid: None, report: vec![], most }
     }
 
     /// Takes the next step. Never waits.
@@ -52,10 +63,17 @@ impl Summarizer {
                 }
             };
         }
-        match receive_up_to(&self.channel, MAX_SUMMARY, |json| serde_json::from_slice(json).ok()) {
-            Received::Nothing => Progress::Working,
-            Received::Message(summary) => Progress::Done(summary),
-            Received::End => Progress::Failed,
+        loop {
+            match receive_up_to(&self.channel, MAX_PIECE, |piece| Some(piece.to_vec())) {
+                Received::Nothing => return Progress::Working,
+                Received::Message(piece) if self.report.len() + piece.len() <= self.most => {
+                    self.report.extend(piece);
+                }
+                Received::End if !self.report.is_empty() => {
+                    return Progress::Done(std::mem::take(&mut self.report));
+                }
+                Received::Message(_) | Received::End => return Progress::Failed,
+            }
         }
     }
 

@@ -49,12 +49,15 @@ struct Request<'a> {
     summary: Option<SummaryRequest<'a>>,
 }
 
-/// A request for a process that summarizes a file.
+/// A request for a process that summarizes a file, or draws a page of it.
 #[derive(Serialize)]
 struct SummaryRequest<'a> {
     /// The end of the file's path, which names its kind.
     name: &'a str,
     encoding: Option<&'a str>,
+    /// The page that is drawn instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<u32>,
 }
 
 /// A message about its state.
@@ -137,11 +140,11 @@ impl Zygote {
         // The message has a limit, and the kind is at the end of the name.
         let name = name.char_indices().rev().nth(MAX_NAME).map_or(name, |(at, _)| &name[at..]);
         let encoding = wanted.encoding.as_deref().filter(|it| it.len() <= MAX_NAME);
-        let summary = Some(SummaryRequest { name, encoding });
+        let summary = Some(SummaryRequest { name, encoding, page: wanted.page });
         let request = Request { wants: &BTreeSet::new(), kernel: false, summary };
         let request = serde_json::to_vec(&request)?;
         send(&self.control, &request, &[theirs.as_raw_fd(), file.as_raw_fd()])?;
-        Ok(Summarizer::new(channel))
+        Ok(Summarizer::new(channel, wanted.page.is_some()))
     }
 
     pub(super) fn receive(&self) -> Received<ZygoteStatus> {
