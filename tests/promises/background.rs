@@ -26,6 +26,7 @@ async fn asked(call: impl AsyncFn(&str, Value) -> Value, run: &Value, wait_s: u3
 async fn a_run_in_the_background_is_answered_at_once_and_its_result_is_that_of_a_call(on: On) {
     let (server, id) = (Server::start(on).await, name("background"));
     let call = async |tool: &str, arguments| server.call(tool, arguments).await.ok();
+    server.run(&id, "pass").await;
     let code = format!("{WAITS}\nraise SystemExit(3)");
     let arguments = json!({ "session_id": id, "code": code, "background": true });
     let begun = call("run_python", arguments).await;

@@ -125,7 +125,7 @@ fn kept_output_is_seen_nowhere() {
     assert!(output(&mut agent, 1, Stream::Stdout, 0, 1).is_ok(), "it is there all the time");
 }
 
-/// What a run in progress has written since the last look, once it has written this many bytes.
+/// The output of a run in progress since the last look, once the run has written this many bytes.
 fn peek_at(agent: &mut Agent, peek: &Peek, stdout: u64, stderr: u64) -> String {
     let start = Instant::now();
     loop {

@@ -137,7 +137,7 @@ fn running(session: &str, run: &PastRun) -> Value {
     })
 }
 
-/// What the record of a run has if its result is no longer stored.
+/// The record of a run whose result is no longer stored, as a result.
 fn recorded(session: &str, run: &PastRun) -> Value {
     let mut result = json!({
         "session_id": session,
