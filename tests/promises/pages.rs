@@ -39,15 +39,15 @@ fn document(pages: usize, size: &str, content: &str, more: &str) -> Vec<u8> {
     let mut file = "%PDF-1.4\n".to_owned();
     let mut table = String::new();
     for (at, object) in objects.iter().enumerate() {
-        table += &format!("{:010} 00000 n \n", file.len());
-        file += &format!("{} 0 obj{object} endobj\n", at + 1);
+        table.extend([format!("{:010} 00000 n \n", file.len())]);
+        file.extend([format!("{} 0 obj{object} endobj\n", at + 1)]);
     }
     let (start, count) = (file.len(), objects.len() + 1);
-    file += &format!(
+    let end = format!(
         "xref\n0 {count}\n0000000000 65535 f \n{table}trailer<</Size {count}/Root 1 0 R{more}>>\n\
          startxref\n{start}\n%%EOF"
     );
-    file.into_bytes()
+    (file + &end).into_bytes()
 }
 
 const HELLO: &str = "BT /F1 24 Tf 72 700 Td (Hello) Tj ET";
