@@ -154,7 +154,7 @@ fn are_of(path: &str, parts: &[Part<'_>]) -> bool {
 /// The pattern of these paths, as programs search for files; `None` if no such pattern is simple.
 fn pattern(paths: &[String]) -> Option<Vec<Part<'_>>> {
     let first: Vec<_> = paths.first()?.split('/').collect();
-    let mut parts: Vec<_> = first.iter().map(|name| Part { start: *name, end: None }).collect();
+    let mut parts: Vec<_> = first.iter().copied().map(|start| Part { start, end: None }).collect();
     for path in paths {
         let names: Vec<_> = path.split('/').collect();
         if names.len() != parts.len() {
