@@ -176,7 +176,7 @@ impl Agent {
             }
             Kind::Summarize => {
                 let summary = br#"{"kind":"csv","columns":[],"rows":1}"#;
-                self.reply(asked.call, &SummarizeDone {}, summary).await;
+                self.reply(asked.call, &SummarizeDone::default(), summary).await;
             }
             Kind::Put => self.reply(asked.call, &PutDone { replaced: false }, b"").await,
             Kind::Warm => self.warm(asked.call).await,
