@@ -80,6 +80,7 @@ const FILES: &[(&str, &[u8])] = &[
     FORK_SERVER[3],
     FORK_SERVER[4],
     FORK_SERVER[5],
+    FORK_SERVER[6],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../../sandbox-image/runtimes/python/matplotlibrc"),
