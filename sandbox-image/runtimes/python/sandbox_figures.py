@@ -152,7 +152,8 @@ def _points(trace):
 def _len(values):
     """Returns the length of a list, which may be packed."""
     if isinstance(values, dict):
-        return len(values["bdata"]) * 3 // 4 // int(values["dtype"].lstrip("fiuc"))
+        packed = values["bdata"]
+        return (len(packed) * 3 // 4 - packed.count("=")) // int(values["dtype"].lstrip("fiuc"))
     return len(values)
 
 
