@@ -257,6 +257,7 @@ try {
       await visit(`${isolated.base}/files/cells/`, async (page) => {
         await page.eventually(`${LIVE} && ${panels}.length === 2`);
         const python = `${panels}.find((panel) => panel.textContent.startsWith("Python"))`;
+        await page.value(`document.querySelector("#tabs [data-part=variables]").click()`);
         await page.value(`${python}.querySelector("summary").focus()`);
         await page.press("Enter");
         await page.eventually(`!${python}.open`);
