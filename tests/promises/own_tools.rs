@@ -686,7 +686,7 @@ async fn a_changed_file_is_taken_over_and_clients_are_told() {
     let settings =
         [("SANDBOX_LOG_FILE", log.to_str().expect("UTF-8")), ("SANDBOX_LOG_LEVEL", "INFO")];
     let server = folder.serve(&settings).await;
-    assert_eq!(server.tools().await.len(), 14);
+    assert_eq!(server.tools().await.len(), 15);
     let names = async || {
         server.tools().await.iter().map(|it| text(&it["name"]).to_owned()).collect::<Vec<_>>()
     };
