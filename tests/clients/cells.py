@@ -84,7 +84,7 @@ async def cancelled(client: Client) -> None:
     with anyio.CancelScope() as scope:
 
         async def hear(_progress: float, _total: float | None, message: str | None) -> None:
-            if message == "at work":
+            if (message or "").endswith("at work"):
                 scope.cancel()
 
         await client.call_tool("execute_code", {"code": ENDLESS}, progress_callback=hear)

@@ -126,7 +126,7 @@ async def cancelled(client: Client, job: Json) -> None:
     with anyio.CancelScope() as call:
 
         async def hear(_progress: float, _total: float | None, message: str | None) -> None:
-            if message == "at work":
+            if (message or "").endswith("at work"):
                 call.cancel()
 
         await client.call_tool("run_python", {**session, "code": job["endless"]}, progress_callback=hear)

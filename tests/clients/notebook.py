@@ -128,7 +128,7 @@ async def valid_meanwhile(client: Client, base: str) -> None:
     with anyio.CancelScope() as scope:
 
         async def hear(_progress: float, _total: float | None, message: str | None) -> None:
-            if message == "at work" and len(seen) == 1:
+            if (message or "").endswith("at work") and len(seen) == 1:
                 await look()
                 scope.cancel()
 

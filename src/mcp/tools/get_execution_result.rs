@@ -5,13 +5,14 @@ use std::time::Duration;
 use config::Toolset;
 use jiff::Timestamp;
 use model::text::utf8;
-use rmcp::model::{CallToolResponse, CallToolResult};
+use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
+    ExecuteCode, RunPython,
     cancel_execution::shown,
-    schema::{notes, string},
+    schema::{object, string},
 };
 use crate::{
     error::{Error, Result},
@@ -48,7 +49,7 @@ impl Tool for GetExecutionResult {
         &[("run_id", "execution_id"), ("id", "execution_id"), ("wait", "wait_s")];
     type Arguments = Arguments;
 
-    fn describe(_: &ToolFacts) -> Description {
+    fn describe(facts: &ToolFacts) -> Description {
         let (usual, most) = WAIT_S;
         Description {
             title: "Get a run's result",
@@ -57,7 +58,7 @@ impl Tool for GetExecutionResult {
                    status running and the newest output. For runs with background, and calls whose \
                    answer was lost."
                     .into(),
-            input: super::schema::object(
+            input: object(
                 json!({
                     "execution_id": string("Its run_id."),
                     "wait_s": {
@@ -69,19 +70,7 @@ impl Tool for GetExecutionResult {
                 }),
                 &["execution_id"],
             ),
-            // Open: the result of a run has the fields of the tool that began it.
-            output: json!({
-                "type": "object",
-                "properties": {
-                    "session_id": { "type": "string" },
-                    "run_id": { "type": "string" },
-                    "status": { "type": "string" },
-                    "stdout": { "type": "string" },
-                    "stderr": { "type": "string" },
-                    "notes": notes(),
-                },
-                "required": ["run_id"],
-            }),
+            output: output(facts),
             hints: Hints::ReadOnly,
         }
     }
@@ -123,6 +112,22 @@ impl Tool for GetExecutionResult {
         };
         Ok(success(result).into())
     }
+}
+
+/// The schema of a result, which has the fields of the tool that began the run.
+fn output(facts: &ToolFacts) -> Value {
+    let mut fields = JsonObject::new();
+    for mut described in [RunPython::describe(facts), ExecuteCode::describe(facts)] {
+        if let Value::Object(own) = described.output["properties"].take() {
+            fields.extend(own);
+        }
+    }
+    let more = json!({
+        "status": { "type": "string", "description": "running until the run has ended." },
+        "running_s": { "type": "integer", "minimum": 0 },
+    });
+    fields.extend(more.as_object().cloned().unwrap_or_default());
+    object(Value::Object(fields), &["run_id"])
 }
 
 fn running(session: &str, run: &PastRun) -> Value {
