@@ -183,7 +183,7 @@ impl Call {
             Some((session, run_id)) = begun => self.answer_early(session, run_id).await,
             () = self.context.ct.cancelled() => cancel.cancel(),
         }
-        // Nobody listens to the progress any more.
+        // The client has its answer, so the output is read for viewers alone.
         drop(heard);
         ran.await
     }

@@ -14,7 +14,6 @@ use rmcp::{
         ResourceContents, ResourceTemplate,
     },
 };
-
 use serde_json::json;
 
 use super::{

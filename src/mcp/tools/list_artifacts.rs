@@ -165,7 +165,7 @@ impl Tool for ListArtifacts {
         if is_new && start == 0 {
             let mut tables = files.iter().map(|file| file.path.to_text());
             if let Some(table) = tables.find(|path| is_table(path)) {
-                // What makes summaries is not ready yet.
+                // The process that makes summaries starts after the session.
                 services.sessions.summary_soon(&id, &table).await;
             }
         }

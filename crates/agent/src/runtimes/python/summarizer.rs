@@ -28,7 +28,7 @@ pub(crate) struct Summarizer {
     most: usize,
 }
 
-/// The report's head of a page.
+/// Bytes of the line that describes the document, before the image of a page.
 const MAX_HEAD: usize = 1 << 10;
 
 /// The longest piece of a report.
