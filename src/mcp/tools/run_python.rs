@@ -205,8 +205,8 @@ fn output(facts: &ToolFacts) -> Value {
             "stderr": { "type": "string" },
             "stdout_truncated": {
                 "type": "boolean",
-                "description": "True if part of stdout was left out; a line in it says how much and \
-                                where. read_output returns it.",
+                "description": "True if part of stdout was left out; a line in it says how much, and \
+                                how to read it.",
             },
             "stderr_truncated": { "type": "boolean" },
             "artifacts": {
