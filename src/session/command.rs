@@ -43,9 +43,8 @@ pub(crate) enum Command {
         run_id: RunId,
         reply: Reply<()>,
     },
-    /// Stores a note in the sandbox for the next server.
+    /// Stores a note in the sandbox for the next server, which says whose session it is.
     Remember {
-        note: Bytes,
         /// The key of the session's caller, if several servers share callers.
         caller: Option<CallerKey>,
     },

@@ -43,6 +43,7 @@ use super::{
     command::{Command, Program},
     events::{EndReason, SandboxStart, SessionEvent},
     explain::{Effect, Explainer},
+    hold::LastRun,
     operations::{self, Check, Operated, OperationContext, Turns},
     origin::Origin,
     phase::Phase,
@@ -93,13 +94,14 @@ pub(crate) struct Resumed {
     pub(crate) sandbox: Sandbox,
     pub(crate) link: Link,
     pub(crate) owner: LinkOwner,
-    /// The run that is still in progress in the sandbox.
+    /// The run that the server has begun last, and its entry in the server's note.
     pub(crate) leftover: Option<Leftover>,
+    pub(crate) last_run: Option<LastRun>,
 }
 
 /// Runs a session in a sandbox that was taken over, until that ends.
 pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
-    let Resumed { sandbox, link, owner, leftover } = resumed;
+    let Resumed { sandbox, link, owner, leftover, last_run } = resumed;
     setup.observers.notify(&SessionEvent::Started {
         sandbox: &sandbox.id,
         took: Duration::ZERO,
@@ -113,7 +115,10 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     if let Some(leftover) = leftover
         && driver.state.begin_run(Instant::now()).is_ok()
     {
-        driver.work.push(leftover.over().map(|_| Finished::Leftover).boxed());
+        match last_run {
+            Some(run) => driver.go_on_with(leftover, run),
+            None => driver.work.push(leftover.over().map(|_| Finished::Leftover).boxed()),
+        }
     }
     driver.run().await;
 }
@@ -143,7 +148,7 @@ struct Driver {
     files: u64,
     /// Cancelled when the session closes; ends a run that is in progress.
     stop: CancellationToken,
-    /// The run in progress; `None` for one that the previous server has begun.
+    /// The run in progress; `None` for one of the previous server that its note does not name.
     current: Option<CurrentRun>,
     /// The newest output of the run in progress.
     newest: watch::Receiver<Newest>,
@@ -311,7 +316,7 @@ impl Driver {
                 let checked = operations::erased(Check, reply).begin(self.context());
                 self.work.push(checked.map(Finished::Checked).boxed());
             }
-            Command::Remember { note, caller } => self.leave_note(&note, caller).await,
+            Command::Remember { caller } => self.leave_note(caller).await,
             Command::Rest { reply } => return self.rest(reply).await,
             Command::Cancel { run_id, reply } => {
                 self.cancel_run(&run_id);

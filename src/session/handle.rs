@@ -6,7 +6,6 @@ use std::{
 };
 
 use backend::CallerKey;
-use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use model::{Dataset, OwnSettings, SessionId, SessionRecord};
 use parking_lot::Mutex;
@@ -174,8 +173,8 @@ impl Handle {
 
     /// Makes the session's sandbox store a note for the next server, without waiting. If the queue of commands is full,
     /// the note is not stored.
-    pub(crate) fn remember(&self, note: Bytes, caller: Option<CallerKey>) {
-        let _ = self.commands.try_send((Command::Remember { note, caller }, Parent::default()));
+    pub(crate) fn remember(&self, caller: Option<CallerKey>) {
+        let _ = self.commands.try_send((Command::Remember { caller }, Parent::default()));
     }
 
     /// Asks the session to end, without waiting. If the queue of commands is full, the session expires later.

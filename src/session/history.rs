@@ -13,13 +13,13 @@ use std::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use link::Vitals;
-use model::{Artifact, DataPath, Outcome, RunId, text::without_controls};
-use protocol::message::{CellState, RuntimeName};
+use model::{Artifact, DataPath, Outcome, Output, RunId, text::without_controls};
+use protocol::message::{CellState, RuntimeName, Start};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::journal::{Changes, Journal};
 use super::{
-    Phase, RunReport,
+    CellReport, Phase, RunReport,
     command::Program,
     pictures::Picture,
     report::MAX_FIGURE,
@@ -440,6 +440,42 @@ impl PastRun {
         let mut run = Self { spilled: None, ..self.clone() };
         run.exchange(&mut spilled.read()?);
         Ok(Cow::Owned(run))
+    }
+
+    /// Its report, as far as it is stored; `None` while it is in progress, and if its texts cannot be read.
+    pub(crate) fn report(&self) -> Option<RunReport> {
+        let run = self.whole().ok()?.into_owned();
+        let end = run.end?;
+        let output = |text: String| {
+            let total = text.len() as u64;
+            Output { text, total, head: total, ..Output::default() }
+        };
+        Some(RunReport {
+            run_id: run.run_id,
+            outcome: end.outcome,
+            exit_code: end.exit_code,
+            stdout: output(end.stdout),
+            stderr: output(end.stderr),
+            artifacts: end.artifacts,
+            artifacts_omitted: end.artifacts_omitted,
+            notes: end.notes,
+            elapsed: end.elapsed,
+            start: Start::Cold,
+            agent_elapsed: end.elapsed,
+            cpu: Duration::ZERO,
+            fuel: None,
+            cell: end.cell.map(|cell| CellReport {
+                language: run.language,
+                status: end.outcome.status(),
+                state: cell.state,
+                fresh: false,
+                execution_count: cell.count,
+                result: cell.result.map(output),
+                memory_bytes: None,
+                can_undo: 0,
+                error_message: cell.error_message,
+            }),
+        })
     }
 
     /// Moves its texts to disk.

@@ -12,11 +12,70 @@ use bytes::Bytes;
 use config::server_key::ServerKey;
 use futures::FutureExt;
 use hmac::{Hmac, KeyInit, Mac};
+use jiff::Timestamp;
 use link::{Holding, Reconnect, Stream};
+use model::{RunId, SessionRecord, text::utf8};
+use protocol::message::RuntimeName;
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
+use tokio_util::sync::CancellationToken;
+
+use super::command::Program;
 
 /// Bytes of the hash before a note.
 const HASH: usize = 32;
+
+/// Maximum number of bytes of a run's code in a note: less than a fifth of what the agent stores, because JSON can take
+/// six bytes for one.
+const MAX_CODE: usize = 10_000;
+
+/// The note for the next server.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct HoldNote {
+    /// Whose session it is.
+    pub(crate) session: Option<SessionRecord>,
+    /// The session's last run, of which the agent has the reply or will have it.
+    pub(crate) last_run: Option<LastRun>,
+}
+
+/// A run, as its server has begun it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LastRun {
+    pub(crate) run_id: RunId,
+    pub(crate) begun: Timestamp,
+    language: RuntimeName,
+    is_cell: bool,
+    /// The beginning of its code.
+    code: String,
+    timeout: Duration,
+}
+
+impl LastRun {
+    pub(super) fn new(run_id: RunId, program: &Program) -> Self {
+        let code = String::from_utf8_lossy(&program.code);
+        Self {
+            run_id,
+            begun: Timestamp::now(),
+            language: program.language.clone(),
+            is_cell: program.cell,
+            code: utf8::start(&code, MAX_CODE).to_owned(),
+            timeout: program.timeout,
+        }
+    }
+
+    /// The program that was run, as far as it is known.
+    pub(super) fn program(&self) -> Program {
+        Program {
+            language: self.language.clone(),
+            cell: self.is_cell,
+            code: self.code.clone().into(),
+            stdin: None,
+            timeout: self.timeout,
+            cancel: CancellationToken::new(),
+            progress: None,
+        }
+    }
+}
 
 /// How sandboxes are held (`SANDBOX_HOLD_S`). Clones share the secret.
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ use super::{Sessions, homes::Reached, host::Host, start::NewSession, which::Work
 use crate::session::{
     driver::{self, Resumed},
     handle::Handle,
-    hold::HoldSettings,
+    hold::{HoldNote, HoldSettings},
     origin::Origin,
 };
 
@@ -91,8 +91,7 @@ pub(super) fn hold(config: &Config, backend: &dyn Backend) -> Option<HoldSetting
 /// Stores the record of a session in its sandbox, for the next server.
 pub(super) fn store(host: &Host, record: &SessionRecord, handle: &Handle) {
     if host.hold.as_ref().is_some_and(|hold| hold.outlives_server) {
-        let note = serde_json::to_vec(record).expect("a record is a map of texts and numbers");
-        handle.remember(note.into(), host.caller_key(&record.caller));
+        handle.remember(host.caller_key(&record.caller));
     }
 }
 
@@ -192,8 +191,9 @@ async fn adopt(
             (Err(error), _) => return Err(yet(error.to_string())),
         }
     };
-    let record: Option<SessionRecord> =
-        hold.unseal(&id, &found.note).and_then(|note| serde_json::from_slice(&note).ok());
+    let note = hold.unseal(&id, &found.note);
+    let HoldNote { session: record, last_run } =
+        note.and_then(|note| serde_json::from_slice(&note).ok()).unwrap_or_default();
     let sandbox = Sandbox {
         id,
         reader: Box::new(tokio::io::empty()),
@@ -210,7 +210,7 @@ async fn adopt(
         return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
     }
     resumable.claim(sandbox.id.clone()).await;
-    let resumed = Resumed { sandbox, link, owner, leftover: found.leftover };
+    let resumed = Resumed { sandbox, link, owner, leftover: found.leftover, last_run };
     let Some(record) = record else {
         let _ = backend.remove(resumed.sandbox.id).await;
         return Err((NotAdopted::Ever, "no caller is recorded for it".into()));

@@ -7,7 +7,7 @@ use model::{RunId, SessionId};
 use tokio::time::timeout;
 
 use super::Sessions;
-use crate::session::{History, PastRun, handle::Handle, results::Stored};
+use crate::session::{History, PastRun, RunReport, handle::Handle, results::Stored};
 
 /// Longest time between the end of a run and its result. Exporting its files and shrinking its images take longest.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ pub enum Execution {
     /// It has ended with this result, as its edge has written it.
     Ended(SessionId, Bytes),
     /// It has ended, and only its record is stored, not its result.
-    Recorded(SessionId, Box<PastRun>),
+    Recorded(SessionId, Box<RunReport>),
     /// Its session has ended.
     SessionEnded,
     /// The caller has no such run, or it is no longer remembered.
@@ -72,9 +72,10 @@ impl Sessions {
         let result = timeout(RESULT_TIMEOUT, handle.results.wait_for(run_id)).await;
         match (result, run) {
             (Ok(result), _) => Execution::Ended(handle.id.clone(), result),
-            (Err(_), Some(run)) if run.end.is_some() => {
-                Execution::Recorded(handle.id.clone(), Box::new(run))
-            }
+            (Err(_), Some(run)) => match run.report() {
+                Some(report) => Execution::Recorded(handle.id.clone(), Box::new(report)),
+                None => Execution::SessionEnded,
+            },
             _ => Execution::SessionEnded,
         }
     }

@@ -154,6 +154,66 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
     close(&third, &id).await;
 }
 
+support::tests! {
+    the_next_server_has_the_result_of_a_run_that_ends_with_it => result(End::Next);
+    the_next_server_has_the_result_of_a_run_that_has_ended_without_a_server => result(End::Between);
+    the_next_server_has_the_result_of_a_run_that_has_ended_with_the_last => result(End::Last);
+}
+
+/// When a run ends whose server is replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Last,
+    Between,
+    Next,
+}
+
+async fn result(end: End) {
+    let (first, settings, id, _folder) = first("held-result").await;
+    let alice = first.caller(Some("a-token"));
+    let code = "import os, time\nopen('begun', 'w').close()\nprint('at work', flush=True)\n\
+                while not os.path.exists('go'): time.sleep(.01)\nopen('over', 'w').close()\n6 * 7";
+    let cell = json!({ "session_id": id, "code": code, "background": true });
+    let run = alice.call("execute_code", cell).await.ok()["run_id"].clone();
+    let files = async || alice.files(&id).await;
+    until("it runs", async || files().await.iter().any(|file| file.0 == "begun")).await;
+    let go = async |web: &Web| web.caller(Some("a-token")).upload(&id, "go", b"").await.ok();
+    let ask = |wait_s| json!({ "execution_id": run, "wait_s": wait_s });
+    if end == End::Last {
+        go(&first).await;
+        alice.call("get_execution_result", ask(50)).await.ok();
+    }
+    ended(first, "KILL").await;
+    if end == End::Between {
+        let [container] = &containers(&id)[..] else { panic!("one container") };
+        let inside = |words: &[&str]| {
+            let output = Command::new("docker").args(["exec", container]).args(words).output();
+            output.expect("the docker client runs").status.success()
+        };
+        assert!(inside(&["touch", "/mnt/data/go"]));
+        until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
+    }
+    let second = start(&settings, &[]).await;
+    let (alice, bob) = (second.caller(Some("a-token")), second.caller(Some("b-token")));
+    if end == End::Next {
+        until("its output is seen", async || {
+            let seen = alice.call("get_execution_result", ask(0)).await.ok();
+            assert_eq!((&seen["status"], &seen["run_id"]), (&json!("running"), &run));
+            seen["stdout"] == "at work\n"
+        })
+        .await;
+        go(&second).await;
+    }
+    let result = alice.call("get_execution_result", ask(50)).await.ok();
+    assert_eq!((&result["run_id"], &result["status"]), (&run, &json!("success")), "{result}");
+    assert_eq!((&result["stdout"], &result["result"]), (&json!("at work\n"), &json!("42")));
+    let url = support::url_in(&result, "over");
+    assert_eq!(support::http("GET", &url).await.status, 200, "{result}");
+    let his = bob.call("get_execution_result", ask(0)).await.ok();
+    assert_eq!(his["status"], "not_found");
+    close(&second, &id).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
     let (first, settings, id, _folder) = first("held-over").await;

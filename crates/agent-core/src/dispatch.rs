@@ -243,10 +243,10 @@ impl<F: Frontend> Dispatcher<F> {
         Ok(())
     }
 
-    /// The agent's own part, and a function that returns the call id of the run in progress.
-    pub fn split(&mut self) -> (&mut F, impl Fn() -> Option<u32>) {
-        let running = &self.running;
-        (&mut self.frontend, || running.as_ref().and_then(Running::in_progress))
+    /// The agent's own part, and a function that returns the call id of the last run and whether it is in progress.
+    pub fn split(&mut self) -> (&mut F, impl Fn() -> Option<(u32, bool)>) {
+        let last = &self.running;
+        (&mut self.frontend, || last.as_ref().map(|run| (run.call, run.in_progress().is_some())))
     }
 
     fn answer(&mut self, frame: Frame) -> io::Result<()> {

@@ -43,7 +43,7 @@ pub(crate) fn serve(
     let data = files.root().try_clone()?;
     let orders = runner::start(&places, data, line.replies(), line.connector())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
-    let standing = Standing { received: 0, last_call: 0, running: None };
+    let standing = Standing { received: 0, last_call: 0, last_run: None };
     let replies = line.replies();
     let agent = Agent { files, packages: None, store: store.clone(), places, line, standing };
     let mut agent = Dispatcher::new(agent, store, replies, orders);
@@ -64,8 +64,8 @@ pub(crate) fn serve(
 
 /// Waits for another stream and continues with it.
 fn resume(agent: &mut Dispatcher<Agent>) {
-    let (Agent { line, standing, files, packages, places, .. }, running) = agent.split();
-    let resume = line.wait_for_next(|| Standing { running: running(), ..*standing });
+    let (Agent { line, standing, files, packages, places, .. }, last_run) = agent.split();
+    let resume = line.wait_for_next(|| Standing { last_run: last_run(), ..*standing });
     if resume.received.is_none() {
         files.abandon_all();
         places.space.iter().for_each(|space| space.all_ended());

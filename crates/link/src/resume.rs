@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     Link, LinkError, LinkOwner, Timing, millis,
+    runs::{Asked, Running},
     wire::{Awaited, Calls, Stream, exchange, read_json, write_frame},
 };
 
@@ -47,9 +48,13 @@ impl Holding {
 /// Pauses between attempts to reconnect: the first, which doubles with each attempt, and the longest.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// A run that began with another server. No caller waits for its result.
+/// A run that began with another server: the one in progress, or the last one.
 #[derive(Debug)]
-pub struct Leftover(Awaited);
+pub struct Leftover {
+    call: u32,
+    answer: Awaited,
+    silence: Duration,
+}
 
 impl Leftover {
     /// Waits for its end.
@@ -58,9 +63,24 @@ impl Leftover {
     /// [`LinkError::Closed`] if the link ends before.
     pub async fn over(self) -> Result<(), LinkError> {
         tokio::select! {
-            _ = self.0.answer => Ok(()),
-            () = self.0.closed.cancelled() => Err(LinkError::Closed),
+            _ = self.answer.answer => Ok(()),
+            () = self.answer.closed.cancelled() => Err(LinkError::Closed),
         }
+    }
+
+    /// The run, which the other server requested so long ago, with these values of a
+    /// [`RunRequest`](super::RunRequest).
+    pub fn into_running(
+        self,
+        age: Duration,
+        timeout: Duration,
+        output_cap: usize,
+        cell: bool,
+    ) -> Running {
+        let Self { call, answer, silence } = self;
+        let begun = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        let (limit, asked) = (timeout.saturating_add(silence), Asked { output_cap, cell });
+        Running { call, answer, begun, limit, asked }
     }
 }
 
@@ -69,7 +89,7 @@ impl Leftover {
 pub struct ResumedState {
     /// The note that the other server had it [remember](Link::remember), which may be anything.
     pub note: Bytes,
-    /// The run that is still in progress.
+    /// The run whose result this server gets.
     pub leftover: Option<Leftover>,
 }
 
@@ -86,11 +106,13 @@ impl Link {
     ) -> Result<(Self, LinkOwner, ResumedState), LinkError> {
         let (resumed, note) = introduce(&mut stream, timing, &holding, None).await?;
         let calls = Calls::new(true);
-        calls.go_on_after(resumed.last_call, resumed.received);
-        let running = resumed.running.map(|call| calls.expect(call));
+        calls.go_on_after(resumed.last_call, resumed.received, resumed.missed);
+        let running = resumed.running.map(|call| (call, calls.expect(call)));
         let (link, owner) = Self::over(stream, timing, calls, Some(holding));
-        let leftover =
-            running.map(|answer| Leftover(Awaited { answer, closed: link.closed.clone() }));
+        let leftover = running.map(|(call, answer)| {
+            let answer = Awaited { answer, closed: link.closed.clone() };
+            Leftover { call, answer, silence: timing.silence }
+        });
         Ok((link, owner, ResumedState { note, leftover }))
     }
 

@@ -91,18 +91,18 @@ pub struct CapturedOutput {
 pub struct Running {
     /// The number of the run for [`Link::kill`].
     pub call: u32,
-    answer: Awaited,
-    begun: Instant,
+    pub(super) answer: Awaited,
+    pub(super) begun: Instant,
     /// Longest time that it may take.
-    limit: Duration,
-    asked: Asked,
+    pub(super) limit: Duration,
+    pub(super) asked: Asked,
 }
 
 /// The values that a reply is checked against.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
-    output_cap: usize,
-    cell: bool,
+pub(super) struct Asked {
+    pub(super) output_cap: usize,
+    pub(super) cell: bool,
 }
 
 impl Running {

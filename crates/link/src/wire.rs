@@ -235,10 +235,11 @@ impl Calls {
     }
 
     /// Continues after the calls of another server.
-    pub(super) fn go_on_after(&self, last_call: u32, sent: u64) {
+    pub(super) fn go_on_after(&self, last_call: u32, sent: u64, received: u64) {
         self.last.store(last_call, Ordering::Relaxed);
         self.others.store(last_call, Ordering::Relaxed);
         self.sent.store(sent, Ordering::Relaxed);
+        self.received.store(received, Ordering::Relaxed);
     }
 
     /// The number of frames that were read completely.

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 /// The prefix of the ids that are minted here.
 const MINTED: &str = "sess_";
 
@@ -56,7 +58,8 @@ impl fmt::Display for SessionId {
 }
 
 /// Names a run: `run_<YYYYMMDD>T<HHMMSS>Z_<4 hexadecimal digits>`, in UTC.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct RunId(Arc<str>);
 
 impl RunId {

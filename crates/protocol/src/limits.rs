@@ -64,7 +64,7 @@ pub const MAX_CHANGED: usize = 256 << 10;
 pub const MAX_CAPTURE: usize = (MAX_BODY - MAX_CHANGED - MAX_RESULT) / 2;
 
 /// The maximum size of the note that an agent keeps for a server that resumes, in bytes.
-pub const MAX_NOTE: usize = 8 << 10;
+pub const MAX_NOTE: usize = 64 << 10;
 
 /// The folder in every sandbox that has a folder for each dataset.
 pub const DATASETS: &str = "/data";

@@ -75,8 +75,11 @@ pub struct Resumed {
     pub received: u64,
     /// The highest call id that the agent has seen. Another server continues after it.
     pub last_call: u32,
-    /// The call id of the run in progress, if there is one. Its [`RunDone`](crate::message::RunDone) follows.
+    /// The call id of the run whose [`RunDone`](crate::message::RunDone) follows: the one in progress, or else the last
+    /// one if the agent still has its reply. Only another server reads it.
     pub running: Option<u32>,
+    /// The number of the agent's frames before those that follow. Another server counts from there.
+    pub missed: u64,
 }
 
 /// Has the agent keep a note for a server that resumes, in place of the previous one. The agent does not read it.

@@ -134,7 +134,7 @@ fn hello(preload: Option<Vec<String>>, undo: Option<u32>) -> ServerHello {
 fn of_holding() -> Vec<String> {
     let hold = || Hold { limit_ms: 60_000, token: "secret".to_owned().into() };
     let resume = |received| Resume { version: 1, silence_limit_ms: 45_000, hold: hold(), received };
-    let resumed = |running| Resumed { received: 1, last_call: 2, running };
+    let resumed = |running| Resumed { received: 1, last_call: 2, running, missed: 1 };
     vec![
         golden(0, Kind::Hello, &ServerHello { hold: Some(hold()), ..hello(None, None) }, b""),
         golden(

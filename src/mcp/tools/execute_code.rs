@@ -34,7 +34,7 @@ use crate::{
 const DEFAULT_TIMEOUT_S: u64 = 30;
 
 /// The field that says that an output was truncated, for each of them.
-const MARKS: [&str; 2] = ["truncated"; 2];
+pub(super) const MARKS: [&str; 2] = ["truncated"; 2];
 
 /// Longest timeout of a cell in seconds, whatever the settings allow.
 const MAX_TIMEOUT_S: u64 = 300;
@@ -198,7 +198,12 @@ fn input(facts: &ToolFacts) -> Value {
     object(properties, &["code"])
 }
 
-async fn render(call: &Call, id: &SessionId, report: &RunReport, of_cell: &CellReport) -> Value {
+pub(super) async fn render(
+    call: &Call,
+    id: &SessionId,
+    report: &RunReport,
+    of_cell: &CellReport,
+) -> Value {
     let mut result = json!({
         "session_id": id.as_str(),
         "run_id": report.run_id.to_string(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::Toolset;
 use jiff::Timestamp;
-use model::text::utf8;
+use model::SessionId;
 use rmcp::model::{CallToolResponse, CallToolResult, JsonObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     ExecuteCode, RunPython,
     cancel_execution::shown,
+    execute_code, run_python,
     schema::{object, string},
 };
 use crate::{
@@ -20,9 +21,10 @@ use crate::{
         audited::Log,
         background::RUNNING,
         call::{Call, success, whole},
+        running,
         tool::{Description, Hints, Tool, ToolFacts},
     },
-    session::{PastRun, RunEnd},
+    session::{PastRun, RunReport},
     sessions::Execution,
 };
 
@@ -38,9 +40,6 @@ pub(in crate::mcp) struct Arguments {
 /// Seconds for which a call waits for the end of the run, if its caller names none, and at most: less than the usual
 /// timeout of clients.
 const WAIT_S: (u64, u64) = (20, 50);
-
-/// Bytes of each output of a run whose result is no longer stored, from its end.
-const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
 impl Tool for GetExecutionResult {
     const NAME: &'static str = "get_execution_result";
@@ -98,17 +97,15 @@ impl Tool for GetExecutionResult {
                     serde_json::from_slice(&result).map_err(|error| Error::internal(&error))?;
                 return Ok(result.into());
             }
-            Execution::Running(id, run) => running(id.as_str(), &run),
-            Execution::Recorded(id, run) => recorded(id.as_str(), &run),
+            Execution::Running(id, run) => in_progress(id.as_str(), &run),
+            Execution::Recorded(id, report) => {
+                return Ok(recorded(call, &id, &report).await.into());
+            }
             Execution::SessionEnded => without_run(
                 "session_ended",
                 "The session of this run has ended, and its results with it.",
             ),
-            Execution::NotFound => without_run(
-                "not_found",
-                "You have no run of this name here. If the server was replaced while it was in \
-                 progress, its files are in its session, and its output is lost.",
-            ),
+            Execution::NotFound => without_run("not_found", "You have no run of this name here."),
         };
         Ok(success(result).into())
     }
@@ -130,7 +127,7 @@ fn output(facts: &ToolFacts) -> Value {
     object(Value::Object(fields), &["run_id"])
 }
 
-fn running(session: &str, run: &PastRun) -> Value {
+fn in_progress(session: &str, run: &PastRun) -> Value {
     let [stdout, stderr] = &run.newest;
     json!({
         "session_id": session,
@@ -142,20 +139,11 @@ fn running(session: &str, run: &PastRun) -> Value {
     })
 }
 
-/// The record of a run whose result is no longer stored, as a result.
-fn recorded(session: &str, run: &PastRun) -> Value {
-    let mut result = json!({
-        "session_id": session,
-        "run_id": run.run_id.as_str(),
-        "notes": ["Only the end of the outputs of this run is still stored. Its files are in its session."],
-    });
-    let whole = run.whole();
-    if let Some(end) = whole.as_ref().ok().and_then(|run| run.end.as_ref()) {
-        let RunEnd { outcome, exit_code, stdout, stderr, .. } = end;
-        result["status"] = outcome.status().as_str().into();
-        result["exit_code"] = (*exit_code).into();
-        result["stdout"] = utf8::end(stdout, MAX_OUTPUT_BYTES).into();
-        result["stderr"] = utf8::end(stderr, MAX_OUTPUT_BYTES).into();
-    }
-    result
+/// The result of a run of which only the record is stored: as the call would have had it, without notes on the session.
+async fn recorded(call: &Call, id: &SessionId, report: &RunReport) -> CallToolResult {
+    let (rendered, marks) = match &report.cell {
+        Some(cell) => (execute_code::render(call, id, report, cell).await, execute_code::MARKS),
+        None => (run_python::render(call, id, report).await, run_python::MARKS),
+    };
+    running::completed(call, id, report, rendered, marks, None).await
 }

@@ -30,6 +30,9 @@ use crate::{
     sessions::{Opened, Program, RuntimeName, Which},
 };
 
+/// The fields that say that an output was truncated.
+pub(super) const MARKS: [&str; 2] = ["stdout_truncated", "stderr_truncated"];
+
 pub(in crate::mcp) struct RunPython;
 
 #[derive(Deserialize)]
@@ -103,8 +106,7 @@ impl Tool for RunPython {
             call.run(which, program, in_background, log).await?;
         let mut rendered = render(call, &id, &report).await;
         say_if_new(is_new && is_named, &mut rendered);
-        let marks = ["stdout_truncated", "stderr_truncated"];
-        Ok(running::completed(call, &id, &report, rendered, marks, images).await.into())
+        Ok(running::completed(call, &id, &report, rendered, MARKS, images).await.into())
     }
 }
 
@@ -238,7 +240,7 @@ fn output(facts: &ToolFacts) -> Value {
     )
 }
 
-async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
+pub(super) async fn render(call: &Call, id: &SessionId, report: &RunReport) -> Value {
     json!({
         "session_id": id.as_str(),
         "run_id": report.run_id.to_string(),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use backend::CallerKey;
+use bytes::Bytes;
 use futures::StreamExt;
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
@@ -13,6 +14,7 @@ use super::{
         command::Command,
         events::{EndReason, SessionEvent},
         explain,
+        hold::{HoldNote, LastRun},
         reply::Reply,
         sandbox,
     },
@@ -117,9 +119,8 @@ impl Driver {
 
     /// Stores a note in the sandbox that says whose session it is. The command waits for it, so that no caller gets a
     /// session that the next server could not take over. A new caller is announced to the other servers.
-    pub(super) async fn leave_note(&mut self, note: &[u8], caller: Option<CallerKey>) {
-        if let Some(hold) = &self.setup.hold {
-            let note = hold.seal(&self.sandbox.id, note);
+    pub(super) async fn leave_note(&mut self, caller: Option<CallerKey>) {
+        if let Some(note) = self.note(None) {
             self.is_remembered = self.link.remember(note).await.is_ok();
         }
         if let Some(caller) = caller.filter(|it| Some(it) != self.setup.spec.caller.as_ref()) {
@@ -131,6 +132,14 @@ impl Driver {
                 }
             });
         }
+    }
+
+    /// The note for the next server; `None` if there will be none that could take over the session.
+    pub(super) fn note(&self, last_run: Option<LastRun>) -> Option<Bytes> {
+        let hold = self.setup.hold.as_ref().filter(|hold| hold.outlives_server)?;
+        let note = HoldNote { session: Some(self.setup.record.get()?.clone()), last_run };
+        let note = serde_json::to_vec(&note).expect("a note is texts and numbers");
+        Some(hold.seal(&self.sandbox.id, &note))
     }
 
     /// Whether the next server can take over the session.

@@ -4,10 +4,14 @@
 use std::time::{Duration, Instant};
 
 use futures::future::FutureExt;
-use link::{CellReply, Link, LinkError, RunReply, RunRequest};
+use jiff::Timestamp;
+use link::{CellReply, Leftover, Link, LinkError, RunReply, RunRequest, Running};
 use model::RunId;
 use protocol::message::{CellState, FailureCode, RuntimeName};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,6 +19,7 @@ use super::{
         RunReport,
         command::Program,
         events::SessionEvent,
+        hold::LastRun,
         pictures::{self, Picture},
         reply::Reply,
         report::{Before, Limits, not_started, report},
@@ -66,21 +71,21 @@ impl Driver {
                     let run = Some((self.setup.id.clone(), run_id.clone()));
                     progress.send_modify(|progress| progress.run = run);
                 }
-                let began = SessionEvent::RunBegan { run_id: &run_id, program: &program };
-                self.setup.observers.notify(&began);
-                self.current = Some(CurrentRun {
-                    run_id,
-                    language: program.language.clone(),
-                    is_cell: program.cell,
-                    timeout,
-                    deadline: Instant::now() + timeout,
-                    cancelled: program.cancel.clone(),
-                    reply,
-                });
-                let (newest, of_run) = watch::channel(Newest::default());
-                self.newest = of_run;
-                let (link, stop) = (self.link.clone(), self.stop.clone());
-                let run = execute(link, program, self.setup.max_output, stop, newest);
+                let note = self.note(Some(LastRun::new(run_id.clone(), &program)));
+                let watched = self.track(run_id, &program, timeout, reply);
+                let (link, max_output) = (self.link.clone(), self.setup.max_output);
+                let run = async move {
+                    let Program { language: runtime, cell, code, stdin, timeout, .. } = program;
+                    let output_cap = max_output;
+                    let request = RunRequest { runtime, code, stdin, timeout, output_cap, cell };
+                    let running = link.run(request);
+                    let running = match note {
+                        // Written before the request, and its reply does not delay the run.
+                        Some(note) => tokio::join!(link.remember(note), running).1,
+                        None => running.await,
+                    };
+                    attend(link, running?, watched).await
+                };
                 self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
             }
             Err(Busy) => match &self.current {
@@ -95,6 +100,45 @@ impl Driver {
                 }
             },
         }
+    }
+
+    /// Waits for the end of a run that the previous server has begun.
+    pub(super) fn go_on_with(&mut self, leftover: Leftover, run: LastRun) {
+        let program = run.program();
+        let age =
+            Duration::try_from(Timestamp::now().duration_since(run.begun)).unwrap_or_default();
+        let timeout = program.timeout;
+        let running = leftover.into_running(age, timeout, self.setup.max_output, program.cell);
+        // No caller waits for the answer.
+        let (reply, _) = oneshot::channel();
+        let watched = self.track(run.run_id, &program, timeout.saturating_sub(age), reply);
+        let run = attend(self.link.clone(), running, watched);
+        self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
+    }
+
+    /// Notes that a run is in progress, for so long at most.
+    fn track(
+        &mut self,
+        run_id: RunId,
+        program: &Program,
+        left: Duration,
+        reply: Reply<RunReport>,
+    ) -> Watched {
+        let began = SessionEvent::RunBegan { run_id: &run_id, program };
+        self.setup.observers.notify(&began);
+        self.current = Some(CurrentRun {
+            run_id,
+            language: program.language.clone(),
+            is_cell: program.cell,
+            timeout: program.timeout,
+            deadline: Instant::now() + left,
+            cancelled: program.cancel.clone(),
+            reply,
+        });
+        let (newest, of_run) = watch::channel(Newest::default());
+        self.newest = of_run;
+        let (cancel, stop) = (program.cancel.clone(), self.stop.clone());
+        Watched { cancel, stop, progress: program.progress.clone(), newest }
     }
 
     /// Passes the newest output of the run in progress on to viewers.
@@ -205,17 +249,19 @@ fn whole_processors(cpus: f64) -> u32 {
     cpus.ceil().clamp(1.0, 65_536.0) as u32
 }
 
-/// Runs a program to its end; kills it when its caller or the session no longer wants it.
-async fn execute(
-    link: Link,
-    program: Program,
-    output_cap: usize,
+/// Whoever watches a run that is in progress.
+struct Watched {
+    /// Cancelled when its caller no longer wants it.
+    cancel: CancellationToken,
+    /// Cancelled when the session no longer wants it.
     stop: CancellationToken,
+    progress: Option<watch::Sender<Progress>>,
     newest: watch::Sender<Newest>,
-) -> Result<RunReply, LinkError> {
-    let Program { language, cell, code, stdin, timeout, cancel, progress } = program;
-    let request = RunRequest { runtime: language, code, stdin, timeout, output_cap, cell };
-    let running = link.run(request).await?;
+}
+
+/// Waits for the end of a run; kills it when its caller or the session no longer wants it.
+async fn attend(link: Link, running: Running, watched: Watched) -> Result<RunReply, LinkError> {
+    let Watched { cancel, stop, progress, newest } = watched;
     let call = running.call;
     let finish = running.finish();
     tokio::pin!(finish);

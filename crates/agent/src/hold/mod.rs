@@ -59,8 +59,8 @@ pub(crate) struct Standing {
     pub(crate) received: u64,
     /// Highest call id of these frames.
     pub(crate) last_call: u32,
-    /// Call id of the run in progress.
-    pub(crate) running: Option<u32>,
+    /// Call id of the last run, and whether it is in progress.
+    pub(crate) last_run: Option<(u32, bool)>,
 }
 
 impl Line {
@@ -190,9 +190,13 @@ impl Line {
             // A run is marked as over before its reply is sent, which waits for this lock. So the server either learns
             // of the run or does not wait for its reply.
             let mut outbox = self.outbox();
-            let Standing { received, last_call, running } = standing();
-            let head = serde_json::to_vec(&Resumed { received, last_call, running }).ok()?;
-            outbox.resume(&output, resume.received, &head, &self.note).ok()?;
+            let Standing { received, last_call, last_run } = standing();
+            let running = last_run.filter(|&(call, in_progress)| in_progress || outbox.has(call));
+            let running = running.map(|(call, _)| call);
+            let missed = outbox.missed(running);
+            let head =
+                serde_json::to_vec(&Resumed { received, last_call, running, missed }).ok()?;
+            outbox.resume(&output, resume.received, running, &head, &self.note).ok()?;
         }
         self.leash.set_hold(Some(Duration::from_millis(resume.hold.limit_ms)));
         self.leash.set_silence(resume.silence_limit_ms);

@@ -123,8 +123,19 @@ impl Outbox {
         self.is_connected = true;
     }
 
+    /// Whether the reply to this call is stored.
+    pub(super) fn has(&self, call: u32) -> bool {
+        self.kept.iter().any(|sent| sent.call == call)
+    }
+
+    /// The number of replies and failures that another server has missed, if it gets only that to the last run.
+    pub(super) fn missed(&self, last_run: Option<u32>) -> u64 {
+        self.count - u64::from(last_run.is_some_and(|call| self.has(call)))
+    }
+
     /// Connects, and sends the answer to the first frame, and then the frames that the server has not received. If
-    /// `received` is `None`, it is another server, and all stored frames are dropped.
+    /// `received` is `None`, it is another server: it gets the reply to the last run, and all other stored frames are
+    /// dropped.
     ///
     /// # Errors
     /// If the stream is lost again, or `received` does not match the stored frames.
@@ -132,12 +143,16 @@ impl Outbox {
         &mut self,
         output: &OwnedFd,
         received: Option<u64>,
+        last_run: Option<u32>,
         head: &[u8],
         note: &[u8],
     ) -> io::Result<()> {
         let first = self.count - self.kept.len() as u64;
         match received {
-            None => self.forget(self.kept.len()),
+            None => {
+                self.kept.retain(|sent| Some(sent.call) == last_run);
+                self.bytes = self.kept.iter().map(|sent| sent.wire.len()).sum();
+            }
             Some(received) if (first..=self.count).contains(&received) => {
                 self.forget(usize::try_from(received - first).unwrap_or(usize::MAX));
             }
