@@ -190,9 +190,12 @@ async fn a_client_with_sessions_that_loses_its_connection_can_take_up_a_stream_a
     let mcp = caller.open().await;
     let session = name("lost");
     let code = "
-import time
+import os, time
 open('started', 'w').close()
-while not __import__('os').path.exists('go'): time.sleep(0.01)
+while not os.path.exists('tell'): time.sleep(0.01)
+print('a line of meanwhile', flush=True)
+open('told', 'w').close()
+while not os.path.exists('go'): time.sleep(0.01)
 open('done', 'w').close()
 ";
     let call = json!({
@@ -214,12 +217,17 @@ open('done', 'w').close()
         head.lines().find_map(|line| line.strip_prefix("id: ")).expect("an id").trim().to_owned();
     until_started(&caller, &session).await;
     drop(stream);
+    caller.upload(&session, "tell", b"").await.ok();
+    let files = async || caller.files(&session).await;
+    until("it prints", async || files().await.iter().any(|file| file.0 == "told")).await;
 
     let resume =
         [("Accept", "text/event-stream"), ("Mcp-Session-Id", &mcp.id), ("Last-Event-ID", &event)];
     let mut resumed = http_begin("GET", &url, &resume, &[]).await;
     let head = read_until(&mut resumed, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let news = read_until(&mut resumed, "a line of meanwhile").await;
+    assert!(news.contains("notifications/progress") && news.contains("run_id"), "{news}");
     caller.upload(&session, "go", b"").await.ok();
     let answer = read_until(&mut resumed, "\"outcome\"").await;
     assert!(answer.contains("\"id\":7"), "{answer}");

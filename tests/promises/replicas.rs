@@ -538,6 +538,37 @@ async fn a_run_is_seen_and_cancelled_from_another_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_in_the_background_is_asked_for_at_any_server_and_after_its_own_has_ended() {
+    let deployment = Deployment::new();
+    let (a, b) = deployment.two().await;
+    let id = name("background");
+    cell(&a.alice(), &id, "1").await;
+    let code = "import os, time\nprint('at work', flush=True)\n\
+                while not os.path.exists('go'): time.sleep(.01)\n6 * 7";
+    let arguments = json!({ "session_id": id, "code": code, "background": true });
+    let run = b.alice().call("execute_code", arguments).await.ok()["run_id"].clone();
+    let ask = async |caller: Caller, wait_s: u32| {
+        let arguments = json!({ "execution_id": run, "wait_s": wait_s });
+        caller.call("get_execution_result", arguments).await.ok()
+    };
+    for replica in [&a, &b] {
+        until("its output is seen", async || {
+            let seen = ask(replica.alice(), 0).await;
+            assert_eq!((&seen["status"], &seen["run_id"]), (&json!("running"), &run));
+            seen["stdout"] == "at work\n"
+        })
+        .await;
+        let other = ask(replica.bob(), 0).await;
+        assert_eq!(other["status"], "not_found");
+    }
+    // The caller's sessions are on this server.
+    a.ended("KILL").await;
+    b.alice().upload(&id, "go", b"").await.ok();
+    let result = ask(b.alice(), 50).await;
+    assert_fields!(result, { "status": "success", "stdout": "at work\n", "result": "42" });
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_another_server_takes_is_let_go_and_comes_back_when_that_is_gone() {
     let deployment = Deployment::new();
     let a = deployment.server().await;

@@ -249,7 +249,7 @@ fn whole_processors(cpus: f64) -> u32 {
     cpus.ceil().clamp(1.0, 65_536.0) as u32
 }
 
-/// Whoever watches a run that is in progress.
+/// The watchers of a run in progress.
 struct Watched {
     /// Cancelled when its caller no longer wants it.
     cancel: CancellationToken,
