@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use model::{
-    InvalidSessionId, SessionId,
+    InvalidSessionId, RunId, SessionId,
     artifact::DATA_DIR,
     package::Fault,
     text::{human_size, human_time, quoted},
@@ -88,8 +88,8 @@ pub enum Error {
     SessionEvicted(SessionId),
     /// A run is in progress in the session.
     SessionBusy {
-        /// Longest time that the run can still take, if that is known.
-        at_most: Option<Duration>,
+        /// The run and the longest time that it can still take, if they are known.
+        run: Option<(RunId, Duration)>,
     },
     /// Fewer cells can be undone than were asked for: this many.
     NothingToUndo(u32),
@@ -307,7 +307,7 @@ impl fmt::Display for Error {
                  new session when the maximum was reached; its files are gone. Leave session_id out \
                  and upload the data again."
             ),
-            Self::SessionBusy { at_most } => busy(f, *at_most),
+            Self::SessionBusy { run } => busy(f, run.as_ref()),
             Self::NothingToUndo(can_undo) => cannot_undo(f, *can_undo),
             Self::MaxSessions { limit, own } => too_many(f, *limit, "", own),
             Self::TooManySessions { limit, own } => too_many(f, *limit, " for this client", own),
@@ -381,13 +381,13 @@ fn no_session(f: &mut fmt::Formatter<'_>, id: &SessionId) -> fmt::Result {
 }
 
 /// The message that a run is in progress, and how long it can still take at most, if that is known.
-fn busy(f: &mut fmt::Formatter<'_>, at_most: Option<Duration>) -> fmt::Result {
+fn busy(f: &mut fmt::Formatter<'_>, run: Option<&(RunId, Duration)>) -> fmt::Result {
     f.write_str(
         "A run is already in progress for this session, which does one at a time: send calls one \
          after the other. Wait for it to complete",
     )?;
-    match at_most {
-        Some(at_most) => write!(f, ": at most {} more.", human_time(at_most)),
+    match run {
+        Some((run_id, left)) => write!(f, ": {run_id}, at most {} more.", human_time(*left)),
         None => f.write_str("."),
     }
 }
@@ -436,6 +436,7 @@ mod tests {
         let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
         let (minted, named): (SessionId, SessionId) =
             (minted.expect("valid"), named.expect("valid"));
+        let run_id = serde_json::from_str("\"run_20260105T120000Z_0a1b\"").expect("a name");
         let path = || "raw/sales.csv".to_owned();
         let too_large = |limit| Error::ArtifactTooLarge {
             path: path(),
@@ -464,8 +465,8 @@ mod tests {
             Error::SessionNotFound(minted.clone()),
             Error::SessionEnded { id: minted.clone(), ttl: Duration::from_secs(1800) },
             Error::SessionEvicted(minted.clone()),
-            Error::SessionBusy { at_most: None },
-            Error::SessionBusy { at_most: Some(Duration::from_secs(42)) },
+            Error::SessionBusy { run: None },
+            Error::SessionBusy { run: Some((run_id, Duration::from_secs(42))) },
             Error::NothingToUndo(0),
             Error::NothingToUndo(2),
             Error::UnsupportedLanguage(

@@ -59,7 +59,7 @@ impl Explainer {
                 let error = match failure.code {
                     FailureCode::NotFound => Error::NotFound(subject.into()),
                     FailureCode::Full => Error::QuotaExceeded(self.data_limit),
-                    FailureCode::Busy => Error::SessionBusy { at_most: None },
+                    FailureCode::Busy => Error::SessionBusy { run: None },
                     FailureCode::NoRuntime => {
                         let why = "The sandbox of this session has no interpreter for that language. Use \
                                    another language, or leave session_id out.";

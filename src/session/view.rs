@@ -127,7 +127,7 @@ mod tests {
         let [(one, mut a), (two, mut b), (next, _c)] = [(); 3].map(|()| oneshot::channel());
         view.ask(1, one);
         view.ask(2, two);
-        assert!(!view.seen(1, Err(Error::SessionBusy { at_most: None })));
+        assert!(!view.seen(1, Err(Error::SessionBusy { run: None })));
         assert!(
             a.try_recv().expect("answered").is_err() && b.try_recv().expect("answered").is_err()
         );

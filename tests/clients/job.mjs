@@ -110,7 +110,7 @@ export async function withClient(name, connect, work, place) {
     const started = performance.now();
     await client.close();
     const took = performance.now() - started;
-    ok(took < LEAVES_WITHIN_MS, `it took ${took.toFixed()} ms`);
+    ok(!place.command || took < LEAVES_WITHIN_MS, `it took ${took.toFixed()} ms`);
   });
 }
 

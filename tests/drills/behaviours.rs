@@ -477,7 +477,7 @@ fn arguments() -> Vec<Behaviour> {
             "error: invalid_argument",
             r#""cod" (did you mean code?)"#,
             r#""packages""#,
-            "run_python takes code,",
+            "run_python takes background, code,",
         ]),
         call(
             24,

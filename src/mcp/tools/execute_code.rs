@@ -164,7 +164,7 @@ fn description(facts: &ToolFacts) -> String {
             human_size(config.limits(&OwnSettings::default()).memory),
             cpus(facts),
             datasets(facts),
-            client_timeout(config),
+            client_timeout(facts),
         )
     };
     format!(

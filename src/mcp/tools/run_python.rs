@@ -138,7 +138,7 @@ fn description(facts: &ToolFacts) -> String {
         config.timezone.as_deref().unwrap_or("UTC"),
         human_time(config.ttl(&OwnSettings::default())),
         datasets(facts),
-        client_timeout(config),
+        client_timeout(facts),
     )
 }
 
@@ -165,14 +165,16 @@ pub(super) fn python(template: &Template) -> String {
     version.map_or_else(|| "Python".into(), |version| format!("Python {version}"))
 }
 
-/// Advice for clients that give up early; nothing else can be done for them.
-pub(super) fn client_timeout(config: &Config) -> String {
+/// Advice for clients that give up early.
+pub(super) fn client_timeout(facts: &ToolFacts) -> String {
     // The usual timeout of clients that have a timeout.
     const USUAL_TIMEOUT_S: u64 = 60;
-    if config.exec_timeout.as_secs() <= USUAL_TIMEOUT_S {
+    if facts.config.exec_timeout.as_secs() <= USUAL_TIMEOUT_S {
         return String::new();
     }
-    format!(" If the client itself gives up after {USUAL_TIMEOUT_S} s, set a lower timeout_s.")
+    let advice =
+        if background::is_offered(facts) { "pass background" } else { "set a lower timeout_s" };
+    format!(" If the client itself gives up after {USUAL_TIMEOUT_S} s, {advice}.")
 }
 
 fn input(facts: &ToolFacts) -> Value {

@@ -93,10 +93,11 @@ impl Driver {
                     self.next_run = Some((program, reply, Parent::current()));
                 }
                 current => {
-                    let left =
-                        |it: &CurrentRun| it.deadline.saturating_duration_since(Instant::now());
-                    let at_most = current.as_ref().map(left);
-                    drop(reply.send(Err(Error::SessionBusy { at_most })));
+                    let run = current.as_ref().map(|it| {
+                        let left = it.deadline.saturating_duration_since(Instant::now());
+                        (it.run_id.clone(), left)
+                    });
+                    drop(reply.send(Err(Error::SessionBusy { run })));
                 }
             },
         }

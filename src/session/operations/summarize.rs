@@ -70,7 +70,7 @@ impl Operation for Draw {
         match link.draw(&request).await {
             Ok(drawn) => Ok(Done::unchanged(Some(drawn))),
             Err(error) if error.code() == Some(FailureCode::Busy) => {
-                Err(Error::SessionBusy { at_most: None }.into())
+                Err(Error::SessionBusy { run: None }.into())
             }
             Err(LinkError::Refused(_)) => Ok(Done::unchanged(None)),
             Err(error) => Err(OperationError::Link(error, path)),

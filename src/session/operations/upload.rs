@@ -251,8 +251,7 @@ mod tests {
     #[test]
     fn an_error_comes_after_what_was_sent_before_it() {
         let whole = Ok(Bytes::from(vec![1; MAX_BODY]));
-        let content =
-            Content::new(stream::iter([whole, Err(Error::SessionBusy { at_most: None })]));
+        let content = Content::new(stream::iter([whole, Err(Error::SessionBusy { run: None })]));
         let mut pieces = Pieces::new(content);
         let first = pieces.next().now_or_never().expect("does not wait").expect("no error");
         assert_eq!((first.bytes.len(), first.last), (MAX_BODY, false));
