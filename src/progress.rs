@@ -206,6 +206,12 @@ fn folded(line: &[u8]) -> Cow<'_, [u8]> {
     text.into()
 }
 
+/// The newest line of the first output that has one, as printable text.
+pub(crate) fn newest_line(outputs: &[String]) -> Option<String> {
+    let lines = outputs.iter().flat_map(|output| output.lines().rev());
+    lines.map(|line| shown(line.as_bytes())).find(|line| !line.is_empty())
+}
+
 /// A line as printable text.
 fn shown(line: &[u8]) -> String {
     let line = folded(line);

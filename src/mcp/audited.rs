@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use config::Engine;
 use model::SessionId;
-use rmcp::model::{CallToolResponse, ContentBlock, JsonObject, ResourceContents};
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, ResourceContents};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -208,7 +208,12 @@ pub(super) fn complete(call: &Call, log: &mut Log, result: &Result<CallToolRespo
             &failed
         }
     };
-    for block in &response.content {
+    answered(record, response);
+}
+
+/// Adds a result as its client gets it.
+pub(super) fn answered(record: &mut Record, result: &CallToolResult) {
+    for block in &result.content {
         match block {
             ContentBlock::Text(text) if record.outputs.answer.is_none() => {
                 record.outputs.answer = Some(Digest::of(&text.text));

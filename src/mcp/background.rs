@@ -15,14 +15,19 @@ use futures::{FutureExt, future::BoxFuture};
 use hyper::http::request::Parts;
 use model::{RunId, SessionId};
 use parking_lot::Mutex;
-use rmcp::model::{CallToolResponse, CallToolResult};
+use rmcp::model::CallToolResponse;
 use serde_json::{Value, json};
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     arguments::hidden,
     call::{Call, add_notes, success, whole},
+    running::reporting,
+    tasks,
     tool::ToolFacts,
 };
 use crate::{
@@ -41,14 +46,14 @@ pub(super) const RUNNING: &str = "running";
 /// The run of a call.
 #[derive(Default)]
 pub(super) struct OfCall {
-    early: Mutex<Option<oneshot::Sender<CallToolResult>>>,
+    early: Mutex<Option<oneshot::Sender<CallToolResponse>>>,
     /// The run, once it has begun.
     begun: Mutex<Option<(SessionId, RunId)>>,
 }
 
 impl OfCall {
     /// The run of a new call, and the receiver of its early answer.
-    pub(super) fn new() -> (Self, oneshot::Receiver<CallToolResult>) {
+    pub(super) fn new() -> (Self, oneshot::Receiver<CallToolResponse>) {
         let (early, answer) = oneshot::channel();
         (Self { early: Mutex::new(Some(early)), begun: Mutex::default() }, answer)
     }
@@ -77,7 +82,7 @@ impl OfCall {
 /// Waits for the answer of a call. If it is an early one, the rest of the call goes on in a task of its own.
 pub(super) async fn answered(
     mut work: BoxFuture<'static, CallToolResponse>,
-    early: oneshot::Receiver<CallToolResult>,
+    early: oneshot::Receiver<CallToolResponse>,
     sessions: &Sessions,
 ) -> CallToolResponse {
     tokio::select! {
@@ -85,7 +90,7 @@ pub(super) async fn answered(
         response = &mut work => response,
         Ok(early) = early => {
             sessions.host().spawn(Parent::current().around(work.map(drop)));
-            early.into()
+            early
         }
     }
 }
@@ -150,7 +155,8 @@ pub(super) fn time_limit(
 /// # Errors
 /// If it may not, or its session ends with the call.
 pub(super) fn check(call: &Call, which: &Which, config: &Config) -> Result<()> {
-    let why = if config.background_timeout.is_zero() || !call.toolsets.has(Toolset::Sessions) {
+    let has_results = call.toolsets.has(Toolset::Sessions) || call.takes_tasks();
+    let why = if config.background_timeout.is_zero() || !has_results {
         "Runs in the background are not offered here. Leave background out."
     } else if matches!(which, Which::Stateless(_)) {
         "A session that ends with its call has no runs in the background. Leave session_id out, or \
@@ -162,26 +168,42 @@ pub(super) fn check(call: &Call, which: &Which, config: &Config) -> Result<()> {
 }
 
 impl Call {
-    /// Runs a program and answers the call as soon as it has begun. Returns when it has ended.
+    /// Whether the call may be answered with a [task](tasks).
+    pub(super) fn takes_tasks(&self) -> bool {
+        tasks::are_taken(&self.context, self.services.sessions.config())
+    }
+
+    /// Runs a program and answers the call if it is still in progress after this time, as soon as it has begun. Returns
+    /// when it has ended.
     pub(super) async fn run_in_background(
         &self,
         which: Which,
         mut program: Program,
         mut heard: watch::Receiver<Progress>,
+        after: Duration,
     ) -> (Opened, Result<RunReport>) {
         // Not the token of the request, which ends with its answer.
         let cancel = CancellationToken::new();
         program.cancel = cancel.clone();
         let mut ran = std::pin::pin!(self.run_when_free(which, program));
+        let told = heard.clone();
         let begun = async {
+            sleep(after).await;
             let begun = heard.wait_for(|progress| progress.run.is_some()).await;
             begun.ok().and_then(|progress| progress.run.clone())
         };
-        tokio::select! {
-            biased;
-            ran = &mut ran => return ran,
-            Some((session, run_id)) = begun => self.answer_early(session, run_id).await,
-            () = self.context.ct.cancelled() => cancel.cancel(),
+        let first = async {
+            tokio::select! {
+                biased;
+                ran = &mut ran => return Some(ran),
+                Some((session, run_id)) = begun => self.answer_early(session, run_id).await,
+                () = self.context.ct.cancelled() => cancel.cancel(),
+            }
+            None
+        };
+        // No progress of a run is reported after the answer to its call.
+        if let Some(ran) = reporting(self, told, first).await {
+            return ran;
         }
         // The client has its answer, so the output is read for viewers alone.
         drop(heard);
@@ -189,14 +211,18 @@ impl Call {
     }
 
     async fn answer_early(&self, session: SessionId, run_id: RunId) {
-        let running = json!({
-            "session_id": session.as_str(),
-            "run_id": run_id.to_string(),
-            "status": RUNNING,
-        });
+        let answer = if self.takes_tasks() {
+            tasks::begun(&self.services.sessions, &session, &run_id).into()
+        } else {
+            let mut running = success(json!({
+                "session_id": session.as_str(),
+                "run_id": run_id.to_string(),
+                "status": RUNNING,
+            }));
+            add_notes(&self.notes(), &mut running);
+            running.into()
+        };
         self.run.began(session, run_id);
-        let mut running = success(running);
-        add_notes(&self.notes(), &mut running);
         self.release_message().await;
         let head = self.context.extensions.get::<Parts>();
         if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
@@ -204,6 +230,6 @@ impl Call {
         }
         let early = self.run.early.lock().take();
         // The caller may have left meanwhile: the result is stored all the same.
-        early.map(|early| early.send(running));
+        early.map(|early| early.send(answer));
     }
 }

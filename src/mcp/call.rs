@@ -8,7 +8,7 @@ use model::SessionId;
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
-    model::{CallToolResult, ContentBlock, ErrorCode, InputResponses},
+    model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, InputResponses},
     service::RequestContext,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -26,6 +26,7 @@ use super::{
     message::{KEPT_BYTES, PLACEHOLDER},
     running::reporting,
     services::{Services, by_url, workspace},
+    tasks,
 };
 use crate::{
     error::{Error, Result},
@@ -69,7 +70,7 @@ impl Call {
         toolsets: Toolsets,
         context: RequestContext<RoleServer>,
         answers: Option<InputResponses>,
-    ) -> (Self, oneshot::Receiver<CallToolResult>) {
+    ) -> (Self, oneshot::Receiver<CallToolResponse>) {
         let (run, early) = OfCall::new();
         let call = Self {
             services,
@@ -262,7 +263,7 @@ impl Call {
     }
 
     /// Runs a program, reports its progress to the caller, and notes its result for the log. In the background, the
-    /// caller has its answer when the run has begun.
+    /// caller has its answer when the run has begun; a caller that takes tasks has it soon.
     ///
     /// # Errors
     /// If it could not be run. A session without a given name that was started for it is then closed.
@@ -279,11 +280,15 @@ impl Call {
         log.audit(|record| audited::program(record, &program, memory));
         let language = Some(program.language.clone());
         let (progress, heard) = watch::channel(Progress { language, ..Progress::default() });
-        let is_heard = in_background || self.context.meta.get_progress_token().is_some();
+        // The answer of a call that takes long is a task, unless its session ends with it.
+        let may_be_task = self.takes_tasks() && !matches!(which, Which::Stateless(_));
+        let may_go_on = in_background || may_be_task;
+        let is_heard = may_go_on || self.context.meta.get_progress_token().is_some();
         program.progress = is_heard.then_some(progress);
         let is_nameless = matches!(which, Which::New);
-        let (opened, report) = if in_background {
-            self.run_in_background(which, program, heard).await
+        let (opened, report) = if may_go_on {
+            let after = if in_background { Duration::ZERO } else { tasks::SOON };
+            self.run_in_background(which, program, heard, after).await
         } else {
             reporting(self, heard, self.run_when_free(which, program)).await
         };

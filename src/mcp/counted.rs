@@ -8,6 +8,7 @@ use hyper::Request;
 use model::Principal;
 use serde::{Deserialize, de::IgnoredAny};
 
+use super::tasks;
 use crate::{
     budget::Exhausted,
     metrics::Metrics,
@@ -15,7 +16,7 @@ use crate::{
 };
 
 /// Methods that the server has, in any generation of the protocol.
-const METHODS: [&str; 9] = [
+const METHODS: [&str; 12] = [
     "initialize",
     "server/discover",
     "ping",
@@ -25,6 +26,9 @@ const METHODS: [&str; 9] = [
     "resources/templates/list",
     "resources/read",
     "subscriptions/listen",
+    tasks::GET,
+    tasks::UPDATE,
+    tasks::CANCEL,
 ];
 
 const CALL: &str = "tools/call";

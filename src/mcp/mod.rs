@@ -12,7 +12,7 @@
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
 //! - [`observed`]: one request, its span and time; [`audited`]: the lines of a call in the log and in the audit file.
 //! - [`running`]: progress and results of tools that run code; [`background`]: runs that go on after the answer;
-//!   [`languages`]: the languages of code.
+//!   [`tasks`]: such runs for clients that poll for results; [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
 //! - [`app`]: the view of a session for clients that show MCP Apps.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
@@ -39,6 +39,7 @@ mod roots;
 mod running;
 mod services;
 pub mod stdio;
+mod tasks;
 mod tool;
 mod tools;
 
@@ -51,12 +52,13 @@ use model::text::quoted;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
-        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, DiscoverResult,
-        ErrorCode, Implementation, InitializeRequestParams, InitializeResult, JsonObject,
-        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, SubscriptionFilter,
+        CacheScope, CallToolRequestParams, CallToolResponse, CancelTaskParams,
+        CompleteRequestMethod, CompleteRequestParams, CompleteResult, CustomRequest, CustomResult,
+        DiscoverResult, ErrorCode, GetTaskParams, GetTaskResult, Implementation,
+        InitializeRequestParams, InitializeResult, JsonObject, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig, SubscriptionFilter, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, SubscriptionContext},
 };
@@ -207,7 +209,10 @@ impl Server {
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let config = self.services.sessions.config();
-        self.info(config, config.toolsets)
+        let mut info = self.info(config, config.toolsets);
+        // rmcp looks here whether there are requests about tasks.
+        tasks::declare(&mut info.capabilities, config);
+        info
     }
 
     async fn discover(
@@ -218,6 +223,7 @@ impl ServerHandler for Server {
             let versions = self.supported_protocol_versions().into_owned();
             let (services, toolsets) = (self.services.seen_by(&context), self.toolsets(&context)?);
             let mut info = self.info(services.sessions.config(), toolsets);
+            tasks::declare(&mut info.capabilities, services.sessions.config());
             app::declare(&mut info.capabilities, context.client_capabilities().as_ref());
             Ok(DiscoverResult::from_server_info(versions, info))
         };
@@ -236,7 +242,8 @@ impl ServerHandler for Server {
             let toolsets = self.toolsets(&context)?;
             let mut hello = self.negotiate_initialize(&request)?;
             let services = self.services.seen_by(&context);
-            hello.instructions = self.info(services.sessions.config(), toolsets).instructions;
+            let info = self.info(services.sessions.config(), toolsets);
+            (hello.instructions, hello.capabilities) = (info.instructions, info.capabilities);
             app::declare(&mut hello.capabilities, Some(&request.capabilities));
             if roots::may_come_and_go(&self.services, &request.capabilities)
                 && let Some(tools) = &mut hello.capabilities.tools
@@ -326,6 +333,10 @@ impl ServerHandler for Server {
                        object.";
             return Err(ErrorData::invalid_params(why, None));
         }
+        if [tasks::GET, tasks::UPDATE, tasks::CANCEL].contains(&&*request.method) {
+            let why = format!("{} needs params with a taskId.", request.method);
+            return Err(ErrorData::invalid_params(why, None));
+        }
         Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None))
     }
 
@@ -353,6 +364,30 @@ impl ServerHandler for Server {
     ) -> Result<CallToolResponse, ErrorData> {
         let observed = self.observed("tools/call", &context);
         observed.answer(self.called(request, context, &observed).boxed()).await
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.task(tasks::GET, &request.task_id, &context).await.map(GetTaskResult::new)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.task(tasks::UPDATE, &request.task_id, &context).await.map(drop)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.task(tasks::CANCEL, &request.task_id, &context).await.map(drop)
     }
 
     async fn list_resources(

@@ -7,7 +7,7 @@ use model::{RunId, SessionId};
 use tokio::time::timeout;
 
 use super::Sessions;
-use crate::session::{History, PastRun, RunReport, handle::Handle, results::Stored};
+use crate::session::{History, PastRun, handle::Handle, results::Stored};
 
 /// Longest time between the end of a run and its result. Exporting its files and shrinking its images take longest.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,10 +17,10 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Execution {
     /// It is in progress.
     Running(SessionId, Box<PastRun>),
-    /// It has ended with this result, as its edge has written it.
-    Ended(SessionId, Bytes),
+    /// It has ended with this result, as its edge has written it. `None` if only the result is remembered.
+    Ended(SessionId, Option<Box<PastRun>>, Bytes),
     /// It has ended, and only its record is stored, not its result.
-    Recorded(SessionId, Box<RunReport>),
+    Recorded(SessionId, Box<PastRun>),
     /// Its session has ended.
     SessionEnded,
     /// The caller has no such run, or it is no longer remembered.
@@ -71,11 +71,10 @@ impl Sessions {
         }
         let result = timeout(RESULT_TIMEOUT, handle.results.wait_for(run_id)).await;
         match (result, run) {
-            (Ok(result), _) => Execution::Ended(handle.id.clone(), result),
-            (Err(_), Some(run)) => match run.report() {
-                Some(report) => Execution::Recorded(handle.id.clone(), Box::new(report)),
-                None => Execution::SessionEnded,
-            },
+            (Ok(result), run) => Execution::Ended(handle.id.clone(), run.map(Box::new), result),
+            (Err(_), Some(run)) if run.end.is_some() => {
+                Execution::Recorded(handle.id.clone(), Box::new(run))
+            }
             _ => Execution::SessionEnded,
         }
     }

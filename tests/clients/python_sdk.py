@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,11 +21,13 @@ import anyio
 import httpx2
 from jsonschema import Draft7Validator, Draft202012Validator
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.extension import ClientExtension
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import Tool
 
 from cells import is_shared, whole_notebook
 from job import STEPS, TEXTS, TOOLS, answer_of, as_json, equal, expect, fetch, refusal, take
+from tasks import Tasks, of_long_runs
 
 CALL_LIMIT_S = 60
 LEAVES_WITHIN_S = 1.9  # after 2 s the client sends a signal
@@ -80,8 +82,11 @@ def causes(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def connected(place: Place, mode: str, statuses: list[int] | None = None) -> AsyncIterator[Client]:
+async def connected(
+    place: Place, mode: str, statuses: list[int] | None = None, extensions: Sequence[ClientExtension] = ()
+) -> AsyncIterator[Client]:
     """A client of the server at this place; over HTTP, with the statuses of the answers."""
+    options = {"mode": mode, "read_timeout_seconds": CALL_LIMIT_S, "extensions": extensions}
 
     async def note(response: httpx2.Response) -> None:
         if statuses is not None:
@@ -93,14 +98,14 @@ async def connected(place: Place, mode: str, statuses: list[int] | None = None) 
         hooks = {"response": [note]}
         async with httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False, event_hooks=hooks) as http:
             transport = streamable_http_client(place.url, http_client=http)
-            async with Client(transport, mode=mode, read_timeout_seconds=CALL_LIMIT_S) as client:
+            async with Client(transport, **options) as client:
                 yield client
         return
     # No .env file of this host counts.
     server = StdioServerParameters(command=place.command, cwd=tempfile.gettempdir())
     with open(os.devnull, "w") as nowhere:
         transport = stdio_client(server, errlog=nowhere)
-        async with Client(transport, mode=mode, read_timeout_seconds=CALL_LIMIT_S) as client:
+        async with Client(transport, **options) as client:
             yield client
 
 
@@ -218,6 +223,12 @@ async def cells(checks: Checks, place: Place, mode: str, version: str) -> None:
     await checks.say("the client connects for cells, and closes", session)
 
 
+async def long_runs(place: Place, mode: str) -> None:
+    tasks = Tasks()
+    async with connected(named(place) if place.url else place, mode, extensions=[tasks]) as client:
+        await of_long_runs(client, tasks)
+
+
 async def workspaces(checks: Checks, place: Place, mode: str, version: str) -> None:
     """Checks which clients share a workspace. The place must require a token."""
 
@@ -249,6 +260,9 @@ async def main() -> None:
                     stranger = Place(place.name, url=place.url, token=token)
                     await checks.say(f"a client {who} hears 401", partial(turned_away, stranger, mode))
                 await checks.say("another's session and files are refused", partial(ours_alone, place, mode))
+            if version == SESSIONLESS:
+                sentence = "long runs are tasks, whose results the client fetches"
+                await checks.say(sentence, partial(long_runs, place, mode))
             if not place.url or place.token:
                 await cells(checks, place, mode, version)
             if place.token:

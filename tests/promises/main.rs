@@ -41,6 +41,7 @@ mod runs;
 mod sessions;
 mod settings_files;
 mod summary;
+mod tasks;
 mod tls;
 mod traces;
 mod uploads;

@@ -58,10 +58,7 @@ fn undeclared() -> Vec<(&'static str, Value)> {
         ("resources/unsubscribe", json!({ "uri": "sandbox:///a/b" })),
         ("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } })),
         ("tasks/list", json!({})),
-        ("tasks/get", json!({ "taskId": "a" })),
         ("tasks/result", json!({ "taskId": "a" })),
-        ("tasks/update", json!({ "taskId": "a", "inputResponses": {} })),
-        ("tasks/cancel", json!({ "taskId": "a" })),
     ]
 }
 

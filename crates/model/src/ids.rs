@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 /// The prefix of the ids that are minted here.
@@ -65,9 +66,16 @@ pub struct RunId(Arc<str>);
 impl RunId {
     /// Makes a new id from the present time.
     pub fn mint() -> Self {
-        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         let uuid = uuid::Uuid::new_v4().simple().to_string();
         Self(format!("run_{now}_{}", &uuid[..4]).into())
+    }
+
+    /// When the id with this text was made, to the second.
+    pub fn minted_at(id: &str) -> Option<Timestamp> {
+        let time = id.strip_prefix("run_")?.split('_').next()?;
+        let time = civil::DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
+        TimeZone::UTC.to_timestamp(time).ok()
     }
 
     /// The id as it is shown.
@@ -112,6 +120,9 @@ mod tests {
         }
 
         let run = RunId::mint().to_string();
+        let age = RunId::minted_at(&run).map(|then| Timestamp::now().duration_since(then));
+        assert!(age.is_some_and(|age| (0..60).contains(&age.as_secs())), "{age:?}");
+        assert_eq!(RunId::minted_at("run_none"), None);
         let shape: String =
             run.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).take(20).collect();
         assert_eq!(shape, "run_00000000T000000Z");

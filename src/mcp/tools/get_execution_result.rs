@@ -24,7 +24,7 @@ use crate::{
         running,
         tool::{Description, Hints, Tool, ToolFacts},
     },
-    session::{PastRun, RunReport},
+    session::PastRun,
     sessions::Execution,
 };
 
@@ -84,7 +84,7 @@ impl Tool for GetExecutionResult {
             // The client gets no answer.
             () = call.context.ct.cancelled() => Execution::NotFound,
         };
-        if let Execution::Running(id, _) | Execution::Ended(id, _) | Execution::Recorded(id, _) =
+        if let Execution::Running(id, _) | Execution::Ended(id, ..) | Execution::Recorded(id, _) =
             &found
         {
             log.session = Some(id.clone());
@@ -92,15 +92,13 @@ impl Tool for GetExecutionResult {
         }
         let without_run = |status: &str, why: &str| json!({ "run_id": shown(&execution_id), "status": status, "notes": [why] });
         let result = match found {
-            Execution::Ended(_, result) => {
+            Execution::Ended(_, _, result) => {
                 let result: CallToolResult =
                     serde_json::from_slice(&result).map_err(|error| Error::internal(&error))?;
                 return Ok(result.into());
             }
             Execution::Running(id, run) => in_progress(id.as_str(), &run),
-            Execution::Recorded(id, report) => {
-                return Ok(recorded(call, &id, &report).await.into());
-            }
+            Execution::Recorded(id, run) => return Ok(recorded(call, &id, &run).await.into()),
             Execution::SessionEnded => without_run(
                 "session_ended",
                 "The session of this run has ended, and its results with it.",
@@ -140,7 +138,12 @@ fn in_progress(session: &str, run: &PastRun) -> Value {
 }
 
 /// The result of a run of which only the record is stored: as the call would have had it, without notes on the session.
-async fn recorded(call: &Call, id: &SessionId, report: &RunReport) -> CallToolResult {
+pub(in crate::mcp) async fn recorded(call: &Call, id: &SessionId, run: &PastRun) -> CallToolResult {
+    let Some(report) = &run.report() else {
+        let note = "The outputs of this run can no longer be read.";
+        let (session_id, run_id) = (id.as_str(), run.run_id.as_str());
+        return success(json!({ "session_id": session_id, "run_id": run_id, "notes": [note] }));
+    };
     let (rendered, marks) = match &report.cell {
         Some(cell) => (execute_code::render(call, id, report, cell).await, execute_code::MARKS),
         None => (run_python::render(call, id, report).await, run_python::MARKS),

@@ -102,7 +102,7 @@ mod close_session;
 mod create_session;
 mod destroy_session;
 mod execute_code;
-mod get_execution_result;
+pub(super) mod get_execution_result;
 mod get_workspace_info;
 mod install_package;
 mod list_artifacts;

@@ -67,10 +67,6 @@ impl Driver {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
                 // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
                 program.cancel = program.cancel.child_token();
-                if let Some(progress) = &program.progress {
-                    let run = Some((self.setup.id.clone(), run_id.clone()));
-                    progress.send_modify(|progress| progress.run = run);
-                }
                 let note = self.note(Some(LastRun::new(run_id.clone(), &program)));
                 let watched = self.track(run_id, &program, timeout, reply);
                 let (link, max_output) = (self.link.clone(), self.setup.max_output);
@@ -127,6 +123,11 @@ impl Driver {
     ) -> Watched {
         let began = SessionEvent::RunBegan { run_id: &run_id, program };
         self.setup.observers.notify(&began);
+        // After that, because a caller that knows the run may look for it at once.
+        if let Some(progress) = &program.progress {
+            let run = Some((self.setup.id.clone(), run_id.clone()));
+            progress.send_modify(|progress| progress.run = run);
+        }
         self.current = Some(CurrentRun {
             run_id,
             language: program.language.clone(),
