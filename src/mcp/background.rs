@@ -173,8 +173,7 @@ impl Call {
         tasks::are_taken(&self.context, self.services.sessions.config())
     }
 
-    /// Runs a program and answers the call if it is still in progress after this time, as soon as it has begun. Returns
-    /// when it has ended.
+    /// Runs a program and answers the call when it has run for this time. Returns when it has ended.
     pub(super) async fn run_in_background(
         &self,
         which: Which,
@@ -188,9 +187,10 @@ impl Call {
         let mut ran = std::pin::pin!(self.run_when_free(which, program));
         let told = heard.clone();
         let begun = async {
-            sleep(after).await;
             let begun = heard.wait_for(|progress| progress.run.is_some()).await;
-            begun.ok().and_then(|progress| progress.run.clone())
+            let begun = begun.ok().and_then(|progress| progress.run.clone());
+            sleep(after).await;
+            begun
         };
         let first = async {
             tokio::select! {

@@ -19,8 +19,8 @@ use model::{Outcome, RunId, SessionId, text::quoted};
 use rmcp::{
     ErrorData, RoleServer,
     model::{
-        CallToolResult, ClientCapabilities, CreateTaskResult, DetailedTask, ProtocolVersion,
-        ServerCapabilities, Task, TaskPayload, TaskStatus,
+        CallToolResult, ClientCapabilities, CreateTaskResult, DetailedTask, JsonObject,
+        ProtocolVersion, ServerCapabilities, TASKS_EXTENSION_ID, Task, TaskPayload, TaskStatus,
     },
     service::RequestContext,
 };
@@ -45,8 +45,8 @@ pub(super) const GET: &str = "tasks/get";
 pub(super) const UPDATE: &str = "tasks/update";
 pub(super) const CANCEL: &str = "tasks/cancel";
 
-/// Time after which a call whose run is still in progress is answered with its task. Most runs have ended, and the
-/// shortest timeouts of clients have not.
+/// Time after which a run that is still in progress is a task. Most runs have ended, and the shortest timeouts of
+/// clients have not.
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
 /// Shortest and longest time between two requests for the state of a task. In between it is this part of the time that
@@ -61,9 +61,7 @@ const NOT_FOUND: &str = "not_found";
 pub(super) fn declare(server: &mut ServerCapabilities, config: &Config) {
     if !config.background_timeout.is_zero() {
         let all = server.extensions.get_or_insert_default();
-        all.extend(
-            ServerCapabilities::builder().enable_tasks().build().extensions.unwrap_or_default(),
-        );
+        all.insert(TASKS_EXTENSION_ID.into(), JsonObject::new());
     }
 }
 
@@ -97,11 +95,8 @@ fn task(
     let since =
         |then: Timestamp| Duration::try_from(then.duration_since(created)).unwrap_or_default();
     let millis = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
-    let config = sessions.config();
-    // A session does not expire while it has a run.
-    let longest = config.background_timeout.max(config.exec_timeout);
-    let left = if status.is_terminal() { Duration::ZERO } else { longest };
-    task.ttl_ms = sessions.get(session).map(|live| millis(since(live.info().expires) + left));
+    // The session expires then at the earliest, because it does not while it has a run.
+    task.ttl_ms = sessions.get(session).map(|live| millis(since(live.info().expires)));
     if !status.is_terminal() {
         task.poll_interval_ms = Some(millis((since(now) / POLL_PART).clamp(POLL.0, POLL.1)));
     }
