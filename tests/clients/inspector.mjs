@@ -161,7 +161,7 @@ for (const place of PLACES) {
   }
   // The inspector declares the extension in every request, and a client without it hears that the run has begun.
   await say("a run in the background is a task, whose result the client fetches, modern", async () => {
-    const give = JSON.stringify({ code: "print(6 * 7)", background: true });
+    const give = JSON.stringify({ code: "import time; time.sleep(1); print(6 * 7)", background: true });
     const args = ["--protocol-era", "modern", "--tool-name", "run_python", "--tool-args-json", give];
     equal(answerOf(await cli(place, "--method", "tools/call", ...args))[0].stdout, "42\n");
   });

@@ -260,7 +260,7 @@ async def main() -> None:
                     stranger = Place(place.name, url=place.url, token=token)
                     await checks.say(f"a client {who} hears 401", partial(turned_away, stranger, mode))
                 await checks.say("another's session and files are refused", partial(ours_alone, place, mode))
-            if version == SESSIONLESS:
+            if version == SESSIONLESS and not place.token:
                 sentence = "long runs are tasks, whose results the client fetches"
                 await checks.say(sentence, partial(long_runs, place, mode))
             if not place.url or place.token:

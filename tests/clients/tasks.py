@@ -55,7 +55,10 @@ class Tasks(ClientExtension):
 
 async def of_long_runs(client: Client, tasks: Tasks) -> None:
     """The client calls as always, and its extension fetches the results."""
-    for give in ({"code": "print(42)"}, {"code": "print(42)", "background": True}):
+    for give in (
+        {"code": "print(42)"},
+        {"code": "import time; time.sleep(1); print(42)", "background": True},
+    ):
         answer = answer_of(as_json(await client.call_tool("run_python", give))).answer
         equal(answer["stdout"], "42\n")
         equal(answer["run_id"] in tasks.ended, "background" in give)

@@ -145,7 +145,9 @@ pub(in crate::mcp) async fn recorded(call: &Call, id: &SessionId, run: &PastRun)
         return success(json!({ "session_id": session_id, "run_id": run_id, "notes": [note] }));
     };
     let (rendered, marks) = match &report.cell {
-        Some(cell) => (execute_code::render(call, id, report, cell).await, execute_code::MARKS),
+        Some(of_cell) => {
+            (execute_code::render(call, id, report, of_cell).await, execute_code::MARKS)
+        }
         None => (run_python::render(call, id, report).await, run_python::MARKS),
     };
     running::completed(call, id, report, rendered, marks, None).await
