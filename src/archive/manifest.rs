@@ -55,6 +55,9 @@ pub(crate) struct Manifest {
     /// The exact state, for an engine that can continue from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<ObjectRecord>,
+    /// The session's runs. Earlier versions saved none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runs: Option<ObjectRecord>,
     /// Languages whose variables were not saved.
     #[serde(default)]
     pub(crate) languages_lost: Vec<String>,
@@ -130,6 +133,7 @@ impl Manifest {
             more_files: false,
             variables: None,
             state: None,
+            runs: None,
             languages_lost: vec![],
             packages: vec![],
             is_outdated: false,
@@ -139,7 +143,8 @@ impl Manifest {
     /// The size of the session's objects, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.iter().map(|file| file.size);
-        let objects = self.variables.iter().map(|it| &it.object).chain(&self.state);
+        let objects = self.variables.iter().map(|it| &it.object);
+        let objects = objects.chain(&self.state).chain(&self.runs);
         files.chain(objects.map(|it| it.size)).fold(0, u64::saturating_add)
     }
 
@@ -252,6 +257,9 @@ impl Manifest {
         object_name(key, &self.generation, what)
     }
 }
+
+/// The objects of a session beside its manifest.
+pub(super) const OBJECTS: [&str; 4] = ["files", "variables", "state", "runs"];
 
 /// Name of an object of a session.
 pub(super) fn object_name(key: &SessionKey, generation: &str, what: &str) -> String {

@@ -1,13 +1,13 @@
 //! The archive: saves sessions that end without having been closed, and restores them when their names are used again.
 //!
 //! ```text
-//!  session ends --> save: files, variables, state --> manifest, last     (save)
+//!  session ends --> save: files, variables, state, runs --> manifest, last     (save)
 //!  its name is used again --> find --> restore into a new sandbox         (restore)
 //!  a URL of it is opened --> file, straight from the store                (files)
 //!
 //!  sessions/<key>/manifest              the session's objects, with hashes; put last, replaced at once
 //!  sessions/<key>/<generation>/files    the bytes of all files, one after another
-//!                              variables, state
+//!                              variables, state, runs
 //!  sessions/<key>/failed                when a later save failed
 //!  workspaces/<key>                     the session that a workspace has
 //!  urls/<hash>                          the session that a URL's number belongs to

@@ -14,7 +14,7 @@ use protocol::{
 use sha2::{Digest, Sha256};
 use tokio::{
     io::AsyncWriteExt,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -26,6 +26,9 @@ use super::{
 
 /// Time limit for restoring a session.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time limit for reading the runs of a session: a caller or viewer waits for them.
+const RUNS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The number of small files that are sent at a time.
 const AHEAD: usize = 8;
@@ -248,6 +251,23 @@ impl Archive {
             Err(LinkError::Refused(_)) => Err(Failed::Damaged),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The runs of a session, of at most `most` bytes; `None` if none were saved, or those that were cannot be used.
+    pub(crate) async fn runs(
+        &self,
+        key: &SessionKey,
+        manifest: &Manifest,
+        most: u64,
+    ) -> Option<Bytes> {
+        let object = manifest.runs.as_ref()?;
+        let name = manifest.object(key, "runs");
+        match timeout(RUNS_TIMEOUT, self.whole(&name, object, most)).await {
+            Ok(Ok(runs)) => return Some(runs),
+            Ok(Err(Failed::Damaged)) => tracing::warn!("archived runs are damaged, and left out"),
+            _ => tracing::warn!("archived runs cannot be read now, and are left out"),
+        }
+        None
     }
 
     /// Reads a whole object, if it is what was saved and has at most `most` bytes.

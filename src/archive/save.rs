@@ -239,6 +239,21 @@ impl Save {
         Ok(())
     }
 
+    /// Saves the session's runs.
+    ///
+    /// # Errors
+    /// If the store does not accept them.
+    pub(crate) async fn runs(&mut self, runs: Vec<u8>) -> Result<(), SaveError> {
+        let (deadline, mut writer) = (self.deadline, self.writer("runs"));
+        let size = runs.len() as u64;
+        let object = ObjectRecord { size, sha256: hex::encode(Sha256::digest(&runs)) };
+        let copied = Self::in_time(deadline, writer.write(runs.into())).await;
+        Self::finish(deadline, writer, copied).await?;
+        self.bytes += size;
+        self.manifest.runs = Some(object);
+        Ok(())
+    }
+
     /// Records the languages whose variables are not saved.
     pub(crate) fn lose(&mut self, languages: Vec<String>) {
         self.manifest.languages_lost = languages;
@@ -283,9 +298,10 @@ impl Save {
 
     /// Whether there is nothing that a restore could restore or report as lost.
     pub(crate) fn is_empty(&self) -> bool {
-        let Manifest { files, variables, state, .. } = &self.manifest;
+        let Manifest { files, variables, state, runs, .. } = &self.manifest;
         let none = |object: &ObjectRecord| object.size == 0;
         files.is_empty()
+            && runs.is_none()
             && state.as_ref().is_none_or(none)
             && variables.as_ref().is_none_or(|it| {
                 it.carried.variables.is_empty()
@@ -320,7 +336,7 @@ impl Save {
                 self.written.clear();
                 if let Lookup::Found(before) = before {
                     // The sweep deletes the objects that cannot be deleted now.
-                    for what in ["files", "variables", "state"] {
+                    for what in manifest::OBJECTS {
                         let name = object_name(&self.key, &before.generation, what);
                         let _ = Self::in_time(self.deadline, archive.store().delete(&name)).await;
                     }

@@ -93,7 +93,7 @@ impl Archive {
                 && now.saturating_sub(*written) > SAVED_WITHIN_S
         });
         for (generation, _) in others {
-            for what in ["files", "variables", "state"] {
+            for what in manifest::OBJECTS {
                 self.store().delete(&manifest::object_name(key, generation, what)).await?;
             }
         }

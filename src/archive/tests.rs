@@ -297,13 +297,17 @@ fn held() -> Held {
     Held { files, variables: b"pickled".to_vec() }
 }
 
+/// The runs of a session, as bytes.
+const RUNS: &[u8] = b"runs";
+
 async fn save(archive: &Archive, who: &SessionRecord, held: Held) -> Result<u64, SaveError> {
     let (link, _owner, _) = agent(held).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut save = archive.save(who.clone(), deadline).await?;
     let written = async {
         save.files(&link).await?;
-        save.variables(&link).await
+        save.variables(&link).await?;
+        save.runs(RUNS.into()).await
     }
     .await;
     match written {
@@ -333,6 +337,8 @@ async fn what_was_saved_comes_back_on_another_server_and_to_nobody_else() {
     assert_eq!(*new.lock(), held());
     assert_eq!((brought.files, brought.files_lost), (held().files.len(), 0));
     assert_eq!(brought.variables.expect("some").variables, ["x"]);
+    assert_eq!(other.runs(&who.key(), &manifest, 4).await.as_deref(), Some(RUNS));
+    assert_eq!(other.runs(&who.key(), &manifest, 3).await, None, "they are too large");
     let somebody = Principal::named("somebody").expect("a name");
     assert!(matches!(other.find(&somebody, &who.session).await, Lookup::None));
     let another = "another".parse().expect("a name");

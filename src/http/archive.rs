@@ -9,8 +9,9 @@ use std::{
 use axum::body::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::{Timestamp, civil::datetime, tz::TimeZone};
-use model::{Artifact, SessionId};
+use model::{Artifact, DataPath, SessionId};
 use parking_lot::Mutex;
+use protocol::message::Stamp;
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -49,6 +50,32 @@ impl Kind {
 pub(super) enum FilesOf {
     Live(Sessions, SessionId),
     Archived(Box<ArchivedSession>),
+}
+
+impl FilesOf {
+    /// Opens a file in its current state: its stamp, and its content in small pieces.
+    ///
+    /// # Errors
+    /// If there is no such file, or its session has ended.
+    pub(super) async fn open(
+        &self,
+        path: &DataPath,
+    ) -> io::Result<(Stamp, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
+        match self {
+            Self::Live(sessions, id) => {
+                let reader = sessions.perform(id, Open { path: path.clone().into() }).await;
+                let reader = reader.map_err(io::Error::other)?;
+                let stamp = reader.stamp();
+                let pieces = reader.range(0..stamp.size, PieceSizes::new(0));
+                Ok((stamp, pieces.map_err(io::Error::other).left_stream()))
+            }
+            Self::Archived(session) => {
+                let file = session.file(path).ok_or(io::ErrorKind::NotFound)?;
+                let stamp = file.stamp();
+                Ok((stamp, file.range(0..stamp.size).map_err(io::Error::other).right_stream()))
+            }
+        }
+    }
 }
 
 /// The archive's bytes. The stream ends with an error if a file changes or the session ends meanwhile, so
@@ -101,32 +128,11 @@ struct Source {
 }
 
 impl Source {
-    /// Opens a file in its current state: its size, and its content in small pieces.
-    async fn open(
-        &self,
-        file: &Artifact,
-    ) -> io::Result<(u64, impl Stream<Item = io::Result<Bytes>> + Send + use<>)> {
-        match &self.session {
-            FilesOf::Live(sessions, id) => {
-                let reader = sessions.perform(id, Open { path: file.path.clone().into() }).await;
-                let reader = reader.map_err(io::Error::other)?;
-                let size = reader.stamp().size;
-                let pieces = reader.range(0..size, PieceSizes::new(0)).map_err(io::Error::other);
-                Ok((size, pieces.left_stream()))
-            }
-            FilesOf::Archived(session) => {
-                let file = session.file(&file.path).ok_or(io::ErrorKind::NotFound)?;
-                let size = file.stamp().size;
-                Ok((size, file.range(0..size).map_err(io::Error::other).right_stream()))
-            }
-        }
-    }
-
     async fn zip(self, mut writer: DuplexStream) -> io::Result<()> {
         let written = Written::default();
         let mut archive = ZipWriter::new_stream(written.clone());
         for file in &self.files {
-            let (size, pieces) = self.open(file).await?;
+            let (Stamp { size, .. }, pieces) = self.session.open(&file.path).await?;
             // Deflated even if that gains nothing: some readers refuse an uncompressed file whose length
             // only follows it.
             let options = SimpleFileOptions::default()
@@ -149,7 +155,7 @@ impl Source {
         const BLOCK: usize = 512;
         let mut archive = tar::Builder::new(Vec::new());
         for file in &self.files {
-            let (size, pieces) = self.open(file).await?;
+            let (Stamp { size, .. }, pieces) = self.session.open(&file.path).await?;
             let mut header = tar::Header::new_gnu();
             // Without a type, Python takes a path that is cut off after a slash for a folder.
             header.set_entry_type(tar::EntryType::Regular);

@@ -151,7 +151,8 @@ async fn all_as(
     if let Format::Record(kind) = format {
         let memory = shared.memory_for(sessions.caller(), RECORD_BYTES).await?;
         let named = named(&id, kind.mime(), kind.extension());
-        let body = Body::from_stream(notebook::stream(kind, sessions, id, look.history));
+        let files = FilesOf::Live(sessions, id.clone());
+        let body = Body::from_stream(notebook::stream(kind, files, id, look.history));
         return Ok((named, holding(body, memory)).into_response());
     }
     let mut memory = shared.memory_for_listing(sessions.caller()).await?;
@@ -174,7 +175,7 @@ async fn all_as(
     Ok((named, Body::from_stream(body)).into_response())
 }
 
-/// All files of an archived session, which this does not restore. The archive has no runs.
+/// All files or runs of an archived session, which this does not restore.
 async fn all_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,
@@ -185,9 +186,19 @@ async fn all_archived(
     let more = archived.manifest.more_files;
     let listing = Listing { artifacts: archived.manifest.artifacts(), more };
     match format {
-        Format::Record(_) => Err(ApiError::not_found(
-            "The session is archived, and its runs are not kept. Its files still are.",
-        )),
+        Format::Record(kind) => {
+            let bytes = RECORD_BYTES + archived.history_bytes();
+            let memory = shared.memory_for(sessions.caller(), bytes).await?;
+            let history = archived.history().await;
+            if history.runs().len() == 0 {
+                let why = "The session is archived without runs. Its files are there.";
+                return Err(ApiError::not_found(why));
+            }
+            let named = named(&id, kind.mime(), kind.extension());
+            let files = FilesOf::Archived(Box::new(archived));
+            let body = Body::from_stream(notebook::stream(kind, files, id, history));
+            Ok((named, holding(body, memory)).into_response())
+        }
         Format::List => {
             let urls = shared.urls.for_client(Some(base));
             let object = json!({ "session_id": id.as_str(), "archived": true });

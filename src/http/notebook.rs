@@ -19,13 +19,11 @@ use tokio::{
 
 use self::outputs::outputs;
 use super::{
+    archive::FilesOf,
     body::written,
     script::{self, Part},
 };
-use crate::{
-    session::{History, PastRun, PieceSizes, RunEnd},
-    sessions::{Open, Sessions},
-};
+use crate::session::{History, PastRun, RunEnd};
 
 /// The format of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,11 +58,11 @@ const NOTEBOOK_REMARK: &str = "Cells may use await outside of functions, which r
 /// picture changes or the session ends meanwhile, so that a partial record is never taken for a complete one.
 pub(super) fn stream(
     kind: Kind,
-    sessions: Sessions,
+    files: FilesOf,
     id: SessionId,
     history: History,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let record = Record { sessions, id, history };
+    let record = Record { files, id, history };
     written(move |writer| async move {
         match kind {
             Kind::Notebook => record.notebook(writer).await,
@@ -74,7 +72,7 @@ pub(super) fn stream(
 }
 
 struct Record {
-    sessions: Sessions,
+    files: FilesOf,
     id: SessionId,
     history: History,
 }
@@ -142,17 +140,14 @@ impl Record {
         head: &str,
         writer: &mut DuplexStream,
     ) -> io::Result<bool> {
-        let opened =
-            self.sessions.perform(&self.id, Open { path: picture.path.clone().into() }).await;
-        let Ok(file) = opened else { return Ok(false) };
-        let stamp = file.stamp();
+        let Ok((stamp, pieces)) = self.files.open(&picture.path).await else { return Ok(false) };
         if (stamp.size, stamp.mtime_ns) != (picture.size_bytes, picture.modified_ns) {
             return Ok(false);
         }
         writer.write_all(head.as_bytes()).await?;
-        let mut pieces = std::pin::pin!(file.range(0..stamp.size, PieceSizes::new(0)));
+        let mut pieces = std::pin::pin!(pieces);
         let mut rest = vec![];
-        while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
+        while let Some(piece) = pieces.try_next().await? {
             rest.extend_from_slice(&piece);
             // Base64 encodes three bytes as four characters; remaining bytes wait for the next piece.
             let whole = rest.len() / 3 * 3;
@@ -193,18 +188,17 @@ impl Record {
 
     /// The remark at the start of the record.
     fn remark(&self) -> String {
-        let continues = self.sessions.get(&self.id).is_some_and(|live| live.continues());
-        remark(continues, self.history.forgotten())
+        remark(self.history.lacks_earlier(), self.history.forgotten())
     }
 }
 
-/// The remark at the start of the record of a session that `continues` one from before a restart or from the archive, or
-/// of which this number of runs is no longer stored.
-fn remark(continues: bool, forgotten: usize) -> String {
+/// The remark at the start of the record of a session that had runs before, of which nothing is known, or of which this
+/// number of runs is no longer stored.
+fn remark(lacks_earlier: bool, forgotten: usize) -> String {
     let mut remark =
         "Written by llm-sandbox. Programs were processes of their own; cells shared their variables."
             .to_owned();
-    if continues {
+    if lacks_earlier {
         remark += " Earlier runs are not recorded.";
     } else if forgotten > 0 {
         let _ = write!(remark, " {forgotten} earlier runs are not kept.");

@@ -282,6 +282,7 @@ impl Observer for Metrics {
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
+            | SessionEvent::Recalled(_)
             | SessionEvent::Ended(_) => {}
         }
     }

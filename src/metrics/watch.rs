@@ -161,6 +161,7 @@ impl Observer for SandboxGauge {
             | SessionEvent::Drawn { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. }
+            | SessionEvent::Recalled(_)
             | SessionEvent::Archived { .. } => {}
         }
     }

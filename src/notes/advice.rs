@@ -1,7 +1,9 @@
 //! Advice that has no parameters: one sentence for each cause.
 
+use serde::{Deserialize, Serialize};
+
 /// Advice on an error or another event of a run, in the same words for every program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Advice {
     /// A file is of another kind than the program expected.
     OtherKind,

@@ -10,6 +10,7 @@ use model::{
     text::{human_size, human_time, quoted_within},
 };
 use protocol::message::{CellState, Names, RuntimeName};
+use serde::{Deserialize, Serialize};
 
 use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
 
@@ -49,7 +50,7 @@ impl SeenCell<'_> {
 }
 
 /// A note on the state of a workspace. Its text is the [`Display`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkspaceNote {
     /// A variable is not defined in an interpreter that was started for the cell.
     MissingInNew(String),

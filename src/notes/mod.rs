@@ -34,6 +34,7 @@ use model::{
     package::{Allowed, Ecosystem},
 };
 use protocol::message::{Names, Position, Shape};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::sentence::{List, MAX_COUNT, Name};
@@ -52,7 +53,7 @@ const MAX_NOTES: usize = 5;
 const MAX_CHARS: usize = 299;
 
 /// One note for a model. Its text is its [`Display`](std::fmt::Display).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Note {
     /// A number was out of bounds, and the bound was used instead.
     Clamped {
@@ -123,7 +124,7 @@ pub enum Note {
 }
 
 /// The expected place of a file that does not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Whereabouts {
     /// In a folder of the data area.
     Here,
@@ -136,7 +137,7 @@ pub enum Whereabouts {
 }
 
 /// The alternative to a package that is not installed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Instead {
     /// Using the installed libraries for Python.
     Libraries,
@@ -158,7 +159,8 @@ impl Instead {
 }
 
 /// The notes of one result, the most important first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<Value>")]
 pub struct Notes(Vec<Note>);
 
 impl Notes {
@@ -207,6 +209,16 @@ impl Notes {
         if !self.0.is_empty() {
             result["notes"] = self.sentences().collect();
         }
+    }
+}
+
+/// Stored notes, within the bounds of new ones. Notes of another version, with facts that this one does not know, are
+/// left out.
+impl From<Vec<Value>> for Notes {
+    fn from(stored: Vec<Value>) -> Self {
+        let mut notes = Self::default();
+        notes.extend(stored.into_iter().filter_map(|note| serde_json::from_value(note).ok()));
+        notes
     }
 }
 

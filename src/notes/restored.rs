@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use jiff::Timestamp;
 use protocol::message::Names;
+use serde::{Deserialize, Serialize};
 
 use super::{List, MAX_COUNT, Name, Notes};
 use crate::archive::Restored;
@@ -15,7 +16,7 @@ const WITH_REASONS: usize = 2;
 const MAX_NAMES: usize = 12;
 
 /// A note on data that was restored, or could not be restored. Its text is the [`Display`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestoredNote {
     /// Files and variables were restored.
     Back {

@@ -1,6 +1,7 @@
 //! A session and the archive: the restore before its first command, and the save when it ends.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,13 +10,16 @@ use std::{
 };
 
 use link::{Link, LinkError};
-use model::SessionRecord;
+use model::{Artifact, DataPath, SessionRecord};
 use parking_lot::Mutex;
 use protocol::message::RuntimeName;
-use tokio::time::Instant as Deadline;
+use tokio::{sync::watch, time::Instant as Deadline};
 
 use super::{
+    History,
     events::{EndReason, SessionEvent},
+    history::{MAX_RECORD_BYTES, Recorded},
+    results::Results,
     setup::Setup,
 };
 use crate::archive::{Archive, Brought, Manifest, Restored, Save, SaveError, Saving};
@@ -64,6 +68,9 @@ pub(crate) struct Archived {
 pub(crate) struct Archiving {
     pub(crate) archive: Archive,
     pub(crate) of: Arc<Archived>,
+    /// The session's runs and their results, which are saved with it.
+    pub(crate) history: watch::Receiver<History>,
+    pub(crate) results: Results,
     /// The archived version that the session begins with.
     pub(crate) restore: Option<Box<Manifest>>,
     /// Time that the server has to end.
@@ -113,6 +120,7 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
         setup.shutdown.run_until_cancelled(restore).await.unwrap_or(Err(LinkError::Closed))?
     };
     archiving.of.began_without.store(brought.unreachable, Ordering::Relaxed);
+    recall(setup, archiving, manifest, link, has_state).await;
     let outcome = match &brought {
         it if it.unreachable => "unreachable",
         it if it.files_lost > 0 || it.variables_damaged => "damaged",
@@ -132,6 +140,34 @@ pub(super) async fn bring(setup: &Setup, link: &Link, has_state: bool) -> Result
     let remembering = if has_variables { vec![RuntimeName::PYTHON] } else { vec![] };
     archiving.of.news.set(Restored::new(manifest, brought));
     Ok(Begun { remembering })
+}
+
+/// Restores the runs of a session. Without them, the session is as good as with them, so that a failure is only logged.
+async fn recall(
+    setup: &Setup,
+    archiving: &Archiving,
+    manifest: &Manifest,
+    link: &Link,
+    has_state: bool,
+) {
+    let Some(record) = setup.record.get() else { return };
+    let key = record.key();
+    let runs = archiving.archive.runs(&key, manifest, MAX_RECORD_BYTES);
+    let Some(Some(runs)) = setup.shutdown.run_until_cancelled(runs).await else { return };
+    let mut recorded = Recorded::read(&runs);
+    if !has_state && let Ok((entries, _)) = link.list(None).await {
+        // A file that was restored is the one that its run has made, at a new time.
+        let saved: HashMap<_, _> =
+            manifest.artifacts().into_iter().map(|it| (it.path.clone(), it)).collect();
+        let now = entries.into_iter().filter_map(|entry| {
+            let was = saved.get(&DataPath::relative(&entry.path).ok()?)?;
+            (was.size_bytes == entry.stamp.size).then(|| (was.clone(), entry.stamp.mtime_ns))
+        });
+        recorded.adjust(&now.collect::<HashMap<Artifact, i64>>());
+    }
+    let max_bytes = archiving.history.borrow().max_bytes();
+    recorded.add_results(&archiving.results, max_bytes);
+    setup.observers.notify(&SessionEvent::Recalled(&recorded));
 }
 
 /// A session that is being saved.
@@ -183,6 +219,10 @@ pub(super) async fn save(
                 }
             }
             save.packages(archiving.of.packages.lock().clone());
+            let history = archiving.history.borrow().clone();
+            if let Some(runs) = Recorded::write(&history, &archiving.results) {
+                save.runs(runs).await?;
+            }
             if path.is_none() {
                 let others = languages.into_iter().filter(|it| {
                     it != RuntimeName::PYTHON.as_str() && it != RuntimeName::BASH.as_str()

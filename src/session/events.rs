@@ -12,7 +12,7 @@ use link::Vitals;
 use model::{RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
-use super::{RunReport, command::Program, phase::Phase, pictures::Picture};
+use super::{RunReport, command::Program, history::Recorded, phase::Phase, pictures::Picture};
 
 /// An event of a session.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(crate) enum SessionEvent<'a> {
     FileRead {
         bytes: usize,
     },
+    /// The runs of a session that was restored are known.
+    Recalled(&'a Recorded),
     /// The session was saved to the archive or restored from it, or this failed.
     Archived {
         action: &'static str,
@@ -187,6 +189,7 @@ impl Observer for Log {
             | SessionEvent::Undone { .. }
             | SessionEvent::FileAdded { .. }
             | SessionEvent::FileRead { .. }
+            | SessionEvent::Recalled(_)
             | SessionEvent::Archived { .. } => {}
         }
     }

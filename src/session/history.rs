@@ -5,6 +5,7 @@
 //! count as activity and delays nothing.
 
 mod journal;
+mod recorded;
 
 use std::{
     borrow::Cow, collections::VecDeque, io, mem, ops::RangeInclusive, sync::Arc, time::Duration,
@@ -17,7 +18,10 @@ use model::{Artifact, DataPath, Outcome, Output, RunId, text::without_controls};
 use protocol::message::{CellState, RuntimeName, Start};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::journal::{Changes, Journal};
+pub(crate) use self::{
+    journal::{Changes, Journal},
+    recorded::{MAX_RECORD_BYTES, Recorded},
+};
 use super::{
     CellReport, Phase, RunReport,
     command::Program,
@@ -58,6 +62,8 @@ pub struct History {
     /// The file for texts that do not fit into memory.
     spill_file: Option<Arc<SpillFile>>,
     forgotten: usize,
+    /// Whether there were runs before, which this server does not know.
+    lacks_earlier: bool,
     version: u64,
     looks: u64,
     phase: Phase,
@@ -82,11 +88,12 @@ pub struct Resources {
 }
 
 /// A run, in progress or ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PastRun {
     /// The id of the run.
     pub run_id: RunId,
     /// When the run was asked for.
+    #[serde(with = "recorded::millis")]
     pub begun: Timestamp,
     /// The language of the run's code.
     pub language: RuntimeName,
@@ -95,12 +102,15 @@ pub struct PastRun {
     /// The run's whole code; empty if it is on disk: then [`whole`](Self::whole) reads it and the other texts.
     pub code: String,
     /// The first line of its source that is not blank, as printable text of at most 80 characters.
+    #[serde(skip)]
     pub first_line: String,
     /// `None` while it is in progress.
     pub end: Option<RunEnd>,
     /// The newest text of standard output and standard error while it is in progress.
+    #[serde(skip)]
     pub newest: [String; 2],
     /// The position of the run's texts on disk, if they are not in memory.
+    #[serde(skip)]
     spilled: Option<Spilled>,
 }
 
@@ -114,7 +124,7 @@ struct Texts {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunEnd {
     /// Why the run ended.
     pub outcome: Outcome,
@@ -135,6 +145,7 @@ pub struct RunEnd {
     /// Artifacts that are not in the list because it would be too long.
     pub artifacts_omitted: usize,
     /// Pictures among them, as they were when it ended.
+    #[serde(skip)]
     pictures: Vec<(DataPath, StoredPicture)>,
 }
 
@@ -146,7 +157,7 @@ enum StoredPicture {
 }
 
 /// A cell that has ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PastCell {
     /// Cells that its interpreter has counted, including this one unless it was rolled back.
     pub count: u64,
@@ -418,7 +429,7 @@ impl PastCell {
     /// longer counted, so the next one has the same number.
     pub fn number(&self) -> Option<u64> {
         match self.state {
-            CellState::RolledBack => Some(self.count + 1),
+            CellState::RolledBack => Some(self.count.saturating_add(1)),
             CellState::Kept | CellState::Lost => (self.count > 0).then_some(self.count),
         }
     }
@@ -522,7 +533,7 @@ fn first_line(code: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use model::{DataPath, Output};
     use proptest::prelude::*;
     use protocol::message::Start;
@@ -532,7 +543,12 @@ mod tests {
     use crate::notes::Notes;
     use crate::session::events::{Observer, SandboxStart, SessionEvent};
 
-    fn report(run_id: RunId, stdout: &str, stderr: &str, files: usize) -> RunReport {
+    pub(in super::super) fn report(
+        run_id: RunId,
+        stdout: &str,
+        stderr: &str,
+        files: usize,
+    ) -> RunReport {
         let output = |text: &str| Output { text: text.to_owned(), ..Output::default() };
         let path = |n| DataPath::relative(&format!("{n}.png")).expect("valid");
         let artifact = |n| Artifact { path: path(n), size_bytes: 1, modified_ns: 1 };
@@ -554,7 +570,7 @@ mod tests {
         }
     }
 
-    fn program(code: &str) -> Program {
+    pub(in super::super) fn program(code: &str) -> Program {
         Program {
             language: RuntimeName::PYTHON,
             cell: false,

@@ -41,6 +41,11 @@ impl Results {
         all.iter().rev().find(|it| it.run_id.as_str() == run_id).map(|it| it.result.clone())
     }
 
+    /// All results, the newest first.
+    pub(crate) fn newest_first(&self) -> Vec<Stored> {
+        self.0.borrow().iter().rev().cloned().collect()
+    }
+
     /// Waits until the result of this run is stored.
     pub(crate) async fn wait_for(&self, run_id: &str) -> Bytes {
         let mut news = self.0.subscribe();

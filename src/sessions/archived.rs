@@ -6,6 +6,10 @@ use super::{Sessions, which::Which};
 use crate::{
     archive::{Archive, ArchivedFile, Listed, Lookup, Manifest, Restored},
     error::{Error, Result},
+    session::{
+        History,
+        history::{MAX_RECORD_BYTES, Recorded},
+    },
 };
 
 /// The archive's answer for a session that is about to start.
@@ -45,6 +49,20 @@ pub(crate) struct ArchivedSession {
 }
 
 impl ArchivedSession {
+    /// Bytes of memory that reading the session's runs takes.
+    pub(crate) fn history_bytes(&self) -> usize {
+        let size = self.manifest.runs.as_ref().map_or(0, |runs| runs.size.min(MAX_RECORD_BYTES));
+        // The object, and the runs in it.
+        usize::try_from(2 * size).unwrap_or(usize::MAX)
+    }
+
+    /// The session's runs: none if none were saved, or they cannot be read.
+    pub(crate) async fn history(&self) -> History {
+        let Self { archive, key, manifest, .. } = self;
+        let runs = archive.runs(key, manifest, MAX_RECORD_BYTES).await;
+        runs.map(|runs| Recorded::read(&runs).into_history()).unwrap_or_default()
+    }
+
     /// The file at this path, if there is one.
     pub(crate) fn file(&self, path: &DataPath) -> Option<ArchivedFile> {
         self.archive.file(&self.key, &self.manifest, path)

@@ -78,11 +78,6 @@ impl<'a> Live<'a> {
         self.handle.is_stateless
     }
 
-    /// Whether the session continues one from before a restart or from the archive. Its earlier runs are not recorded.
-    pub(crate) fn continues(&self) -> bool {
-        self.handle.origin.continues()
-    }
-
     /// The session's state.
     pub fn info(&self) -> SessionInfo {
         SessionInfo {

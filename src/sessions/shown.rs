@@ -10,7 +10,7 @@ use super::{SessionInfo, Sessions};
 use crate::{
     listing,
     notes::Notes,
-    session::{PastRun, RunEnd},
+    session::{History, PastRun, RunEnd},
     signed_urls::{NumberedSession, SignedUrls},
 };
 
@@ -36,23 +36,32 @@ impl SessionInfo {
 
     /// Adds the newest runs to a session's JSON, and the number of those that are left out.
     pub(crate) fn add_runs(&self, body: &mut Value, urls: Option<&SignedUrls>, of: &Sessions) {
-        let mut left = MAX_BYTES;
-        let newest = self.history.runs().rev().take(MAX_RUNS);
-        // A run that cannot be read is shown without its texts.
-        let whole = newest.map(|run| run.whole().unwrap_or(Cow::Borrowed(run)));
-        let shown = whole.take_while(|run| {
-            let is_newest = left == MAX_BYTES;
-            left = left.saturating_sub(shown_bytes(run));
-            left > 0 || is_newest
-        });
-        let (ecosystems, allowed) = (of.packages().ecosystems(), &of.config().packages);
-        let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
-        let links = urls.map(|urls| (urls, self.numbered()));
-        let runs: Vec<_> = shown.map(|past| run(links, &past, notes)).collect();
-        body["runs_omitted"] =
-            (self.history.forgotten() + self.history.runs().len() - runs.len()).into();
-        body["runs"] = runs.into();
+        add_runs(body, &self.history, urls.map(|urls| (urls, self.numbered())), of);
     }
+}
+
+/// Adds the newest runs of a session of this caller to its JSON, and the number of those that are left out. With `links`,
+/// the files of runs have URLs.
+pub(crate) fn add_runs(
+    body: &mut Value,
+    history: &History,
+    links: Option<(&SignedUrls, NumberedSession)>,
+    of: &Sessions,
+) {
+    let mut left = MAX_BYTES;
+    let newest = history.runs().rev().take(MAX_RUNS);
+    // A run that cannot be read is shown without its texts.
+    let whole = newest.map(|run| run.whole().unwrap_or(Cow::Borrowed(run)));
+    let shown = whole.take_while(|run| {
+        let is_newest = left == MAX_BYTES;
+        left = left.saturating_sub(shown_bytes(run));
+        left > 0 || is_newest
+    });
+    let (ecosystems, allowed) = (of.packages().ecosystems(), &of.config().packages);
+    let notes = |end: &RunEnd| end.notes.clone().where_packages_are(ecosystems, allowed);
+    let runs: Vec<_> = shown.map(|past| run(links, &past, notes)).collect();
+    body["runs_omitted"] = (history.forgotten() + history.runs().len() - runs.len()).into();
+    body["runs"] = runs.into();
 }
 
 /// Bytes of a run's texts that are shown, at most.

@@ -90,6 +90,7 @@ impl NewSession {
             config.history_dir.as_deref(),
             config.min_free,
         );
+        let journal = journal.lacking_earlier(origin.continues());
         let usage = Usage::default();
         let ttl = config.ttl(&own);
         let (mut handle, commands) = Handle::new(&id, number, ttl, history, usage.clone());
@@ -106,6 +107,8 @@ impl NewSession {
         let archiving = host.archive.as_ref().map(|archive| Archiving {
             archive: archive.clone(),
             of: handle.archived.clone(),
+            history: handle.history.clone(),
+            results: handle.results.clone(),
             restore: manifest,
             shutdown_timeout: config.shutdown_timeout,
         });

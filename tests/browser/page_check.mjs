@@ -328,13 +328,17 @@ try {
     const brief = await Web.start(binary, { more: { SANDBOX_ARCHIVE: archive, SANDBOX_SESSION_TTL_M: "0.03" } });
     try {
       await brief.put("yesterday", "a.txt", "a");
+      await brief.run("yesterday", "print('from then')");
       await visit(brief.base, async (page) => {
         await page.eventually(`document.querySelector("#sessions .badge")?.textContent === "archived"`);
         await accessible(page, "archived, list");
         await page.value(`document.querySelector("#sessions .name").click()`);
         await page.eventually(`!!${card("a.txt")}`);
         equal(await page.value(`document.querySelector("#head .muted").textContent`), "archived just now", "since when");
-        equal(await page.value(`document.querySelector("#runs-title").textContent`), "Files and variables are archived, runs are not", "runs");
+        equal(await page.value(`document.querySelector("#runs-title").textContent`), "1 run", "runs");
+        equal(await page.value(`document.querySelector("#runs .stdout").textContent`), "from then\n", "output");
+        equal(await page.value(`document.querySelectorAll("#runs .stop").length`), 0, "nothing to stop");
+        equal(await page.value(`[...document.querySelectorAll("#head .button")].map((each) => each.textContent)`), ["Download all (ZIP)", "Notebook", "Script"], "downloads");
         await accessible(page, "archived, session");
       });
     } finally {

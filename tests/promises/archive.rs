@@ -26,16 +26,16 @@ on_all! {
 const SHORT_LIFE: (&str, &str) = ("SANDBOX_SESSION_TTL_M", "0.05");
 
 /// A folder for an archive and a key.
-struct Place {
+pub(super) struct Place {
     dir: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { dir: tempfile::tempdir().expect("a folder") }
     }
 
-    fn archive(&self) -> PathBuf {
+    pub(super) fn archive(&self) -> PathBuf {
         self.dir.path().join("archive")
     }
 
@@ -46,6 +46,13 @@ impl Place {
             settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
         all.extend(more);
         Server::start_with(on, &all).await
+    }
+
+    /// Starts a server over HTTP with this archive, for alice and bob.
+    pub(super) async fn web(&self, on: On) -> (Web, Caller, Caller) {
+        let settings = self.settings();
+        let all: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Web::of_two(on, &all).await
     }
 
     fn settings(&self) -> [(&'static str, String); 2] {
@@ -60,7 +67,7 @@ impl Place {
 }
 
 /// The manifests below a folder.
-fn manifests(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn manifests(folder: &Path) -> Vec<PathBuf> {
     let sessions = std::fs::read_dir(folder.join("sessions")).into_iter().flatten().flatten();
     sessions.map(|it| it.path().join("manifest")).filter(|it| it.exists()).collect()
 }

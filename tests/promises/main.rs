@@ -3,6 +3,7 @@
 
 mod apps;
 mod archive;
+mod archived_runs;
 mod archives;
 mod arguments;
 mod artifacts;

@@ -16,7 +16,7 @@ on_all! {
 }
 
 /// Draws a picture of one pixel, whose bytes the program makes itself.
-const PICTURE: &str = "
+pub(super) const PICTURE: &str = "
 import struct, zlib
 def chunk(kind, data):
     return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
@@ -27,7 +27,7 @@ open('dot.png', 'wb').write(
 print('drawn')
 ";
 
-async fn notebook(caller: &Caller, session: &str) -> Value {
+pub(super) async fn notebook(caller: &Caller, session: &str) -> Value {
     let answer = get(caller, &format!("{session}/?format=ipynb")).await;
     assert_eq!((answer.status, answer.whole), (200, true));
     assert_eq!(answer.header("content-type"), "application/x-ipynb+json");

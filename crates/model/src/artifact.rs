@@ -4,6 +4,7 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use protocol::{limits::MAX_PATH, message::FileEntry};
+use serde::{Deserialize, Serialize};
 
 use crate::DATASETS_DIR;
 
@@ -85,7 +86,8 @@ pub enum InvalidPath {
 
 /// A path beneath [`DATA_DIR`], relative, without `.`, `..`, empty parts, backslashes or control
 /// characters. The kernel resolves it: nothing here looks at a file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct DataPath(String);
 
 impl DataPath {
@@ -157,6 +159,21 @@ impl DataPath {
     /// The file's MIME type, by the name's extension.
     pub fn mime(&self) -> &'static str {
         mime_of(self.name())
+    }
+}
+
+impl From<DataPath> for String {
+    fn from(path: DataPath) -> Self {
+        path.0
+    }
+}
+
+impl TryFrom<String> for DataPath {
+    type Error = InvalidPath;
+
+    /// Reads a stored path, which is relative.
+    fn try_from(path: String) -> Result<Self, InvalidPath> {
+        Self::relative(&path)
     }
 }
 
@@ -275,7 +292,7 @@ fn beneath_datasets(path: &str) -> Option<&str> {
 }
 
 /// A file that a caller may fetch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Artifact {
     /// The file's path.
     pub path: DataPath,

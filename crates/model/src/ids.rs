@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The prefix of the ids that are minted here.
 const MINTED: &str = "sess_";
 
+/// An id of a run, for its length.
+const MINTED_RUN: &str = "run_20260101T000000Z_0123";
+
 /// Names a session: `[A-Za-z0-9_-]{1,64}`, chosen by the caller or minted here.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
@@ -58,9 +61,14 @@ impl fmt::Display for SessionId {
     }
 }
 
+/// A text that cannot be a run's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the id of a run")]
+pub struct InvalidRunId;
+
 /// Names a run: `run_<YYYYMMDD>T<HHMMSS>Z_<4 hexadecimal digits>`, in UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "String", try_from = "String")]
 pub struct RunId(Arc<str>);
 
 impl RunId {
@@ -81,6 +89,23 @@ impl RunId {
     /// The id as it is shown.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = InvalidRunId;
+
+    /// Reads a stored id.
+    fn try_from(text: String) -> Result<Self, InvalidRunId> {
+        let is_id = text.len() == MINTED_RUN.len() && text.starts_with("run_");
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        if is_id && text.bytes().all(allowed) { Ok(Self(text.into())) } else { Err(InvalidRunId) }
     }
 }
 

@@ -81,7 +81,7 @@ pub struct Lost {
 }
 
 /// Why a session was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LostReason {
     /// The session was closed.
     Closed,

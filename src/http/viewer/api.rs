@@ -35,7 +35,8 @@ use crate::{
     error::Error,
     listing,
     sessions::{
-        ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper, shown::rfc3339,
+        ArchivedSession, Inspected, Listing, SessionInfo, Sessions, Sleeper,
+        shown::{add_runs, rfc3339},
     },
     signed_urls::{Base, Grant, NumberedSession, SignedUrls},
 };
@@ -119,7 +120,7 @@ pub(in crate::http) async fn one(
     Ok((tag.headers(), with_artifacts(body, view.files.clone(), memory, links)).into_response())
 }
 
-/// The files of an archived session.
+/// The runs and files of an archived session.
 async fn of_archived(
     (shared, base): (&Shared, &Base),
     sessions: &Sessions,
@@ -140,13 +141,20 @@ async fn of_archived(
         "state": state::ARCHIVED,
         "since": rfc3339(saved),
         "changed_at": rfc3339(saved),
-        "runs": [],
-        "runs_omitted": 0,
         "interpreters": [],
     });
-    if let Some(number) = number {
-        body["download_all_url"] = urls.download_all(NumberedSession { id: &id, number }).into();
+    let numbered = number.map(|number| NumberedSession { id: &id, number });
+    let memory_of_runs = shared.memory_for(sessions.caller(), archived.history_bytes()).await?;
+    let history = archived.history().await;
+    add_runs(&mut body, &history, numbered.map(|it| (&urls, it)), sessions);
+    if let Some(numbered) = numbered {
+        body["download_all_url"] = urls.download_all(numbered).into();
+        if history.runs().len() > 0 {
+            body["notebook_url"] = urls.record(numbered, "ipynb").into();
+            body["script_url"] = urls.record(numbered, "py").into();
+        }
     }
+    drop((history, memory_of_runs));
     let more = archived.manifest.more_files;
     let files = Arc::new(Listing { artifacts: archived.manifest.artifacts(), more });
     Ok((tag.headers(), with_artifacts(body, files, memory, (urls, id, number))).into_response())

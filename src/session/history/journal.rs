@@ -45,6 +45,12 @@ impl Journal {
         (Self { history, changes }, reader)
     }
 
+    /// The journal of a session that has had runs before, of which this server knows nothing.
+    pub(crate) fn lacking_earlier(self, lacks_earlier: bool) -> Self {
+        self.note_unseen(|history| history.lacks_earlier = lacks_earlier);
+        self
+    }
+
     /// Changes the history without telling viewers.
     fn note_unseen(&self, change: impl FnOnce(&mut History)) {
         self.history.send_if_modified(|history| {
@@ -88,6 +94,7 @@ impl Observer for Journal {
             SessionEvent::Undone { language, cells } => {
                 self.note(|history| history.undo(language, *cells));
             }
+            SessionEvent::Recalled(recorded) => self.note(|history| history.recall(recorded)),
             SessionEvent::FileAdded { .. } => {
                 self.note(|history| history.changed = Some(Timestamp::now()));
             }

@@ -4,6 +4,8 @@
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 /// The maximum length of a requirement, a name or a list of versions, in bytes.
 const MAX_LEN: usize = 200;
 
@@ -17,7 +19,7 @@ const NPM_OPERATORS: [&str; 7] = ["<=", ">=", "<", ">", "=", "^", "~"];
 pub(super) const NPM: &str = "npm:";
 
 /// The origin of a language's packages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Ecosystem {
     /// Indexes such as PyPI, for Python.
     PyPi,

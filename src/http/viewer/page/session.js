@@ -60,7 +60,7 @@ function showSession(session, first) {
   allowUploads(session);
   fileList.set(files);
   const runs = session.runs.length + session.runs_omitted;
-  const none = session.state === "archived" ? "Files and variables are archived, runs are not" : "No runs yet";
+  const none = session.state === "archived" ? "No runs in the archive" : "No runs yet";
   $("runs-title").textContent = runs ? count(runs, "run") : none;
   showRuns(session);
   $("older").textContent = session.runs_omitted ? `${count(session.runs_omitted, "older run")} not shown. The notebook has those that are kept.` : "";
