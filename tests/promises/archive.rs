@@ -51,7 +51,10 @@ impl Place {
     /// Starts a server over HTTP with this archive, for alice and bob.
     pub(super) async fn web(&self, on: On) -> (Web, Caller, Caller) {
         let settings = self.settings();
-        let all: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let mut all: Vec<_> =
+            settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        // Sandboxes end with their server, so that the next one needs the archive.
+        all.push(("SANDBOX_HOLD_S", "0"));
         Web::of_two(on, &all).await
     }
 

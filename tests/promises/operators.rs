@@ -153,8 +153,8 @@ async fn an_operator_lists_and_ends_archived_sessions() {
     ];
     let server = Operated::start(On::Local, &settings).await;
     let session = name("archived");
-    let run = json!({ "code": "open('a', 'w').write('12345')", "session_id": session });
-    server.caller("ben").call("run_python", run).await.ok();
+    let file = format!("/files/{session}/a");
+    assert_eq!(server.caller("ben").send("PUT", &file, &[], b"12345").await.status, 201);
     until("it is archived", async || {
         server.session(&session).await.is_some_and(|it| it["state"] == "archived")
     })

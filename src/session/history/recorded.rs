@@ -84,6 +84,7 @@ impl Recorded {
     /// Writes the newest runs that have ended, their results and their pictures; `None` if no run has ended.
     pub(crate) fn write(history: &History, results: &Results) -> Option<Vec<u8>> {
         let ended = || history.runs().rev().filter(|run| run.end.is_some());
+        ended().next()?;
         let (mut runs, mut left, mut written) = (Lines::default(), MAX_BYTES, 0);
         for run in ended() {
             // Without its texts on disk, a run says too little.
@@ -92,9 +93,6 @@ impl Recorded {
                 break;
             }
             written += 1;
-        }
-        if ended().next().is_none() {
-            return None;
         }
         let forgotten = history.forgotten() + ended().count() - written;
         let head = Line::Head { forgotten, lacks_earlier: history.lacks_earlier() };
