@@ -11,7 +11,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../lib.sh"
-limit_s=300
+limit_s=600
 
 skip() {
     printf 'skipped: %s\n' "$*"
