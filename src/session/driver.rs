@@ -115,7 +115,8 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     if let Some(leftover) = leftover
         && driver.state.begin_run(Instant::now()).is_ok()
     {
-        match last_run {
+        // The note may be of a run that never came to the agent.
+        match last_run.filter(|run| run.call == leftover.call) {
             Some(run) => driver.go_on_with(leftover, run),
             None => driver.work.push(leftover.over().map(|_| Finished::Leftover).boxed()),
         }

@@ -41,19 +41,23 @@ pub(crate) struct HoldNote {
 /// A run, as its server has begun it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LastRun {
+    /// The number of the run in calls to the agent.
+    pub(crate) call: u32,
     pub(crate) run_id: RunId,
     pub(crate) begun: Timestamp,
-    language: RuntimeName,
-    is_cell: bool,
+    pub(super) language: RuntimeName,
+    pub(super) is_cell: bool,
     /// The beginning of its code.
-    code: String,
-    timeout: Duration,
+    pub(super) code: String,
+    pub(super) timeout: Duration,
 }
 
 impl LastRun {
+    /// A run that begins, except for its number.
     pub(super) fn new(run_id: RunId, program: &Program) -> Self {
         let code = String::from_utf8_lossy(&program.code);
         Self {
+            call: 0,
             run_id,
             begun: Timestamp::now(),
             language: program.language.clone(),

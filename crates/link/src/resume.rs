@@ -51,7 +51,8 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration:
 /// A run that began with another server: the one in progress, or the last one.
 #[derive(Debug)]
 pub struct Leftover {
-    call: u32,
+    /// The number of the run.
+    pub call: u32,
     answer: Awaited,
     silence: Duration,
 }

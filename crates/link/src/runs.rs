@@ -13,6 +13,7 @@ use protocol::{
     message::{
         Call, Captured, CellDone, End, Facts, FileEntry, Request, Run, RunDone, RuntimeName, Start,
     },
+    resume::Remember,
 };
 use tokio::time::Instant;
 
@@ -125,6 +126,19 @@ impl Link {
     /// # Errors
     /// [`LinkError::Closed`] if the link has ended.
     pub async fn run(&self, request: RunRequest) -> Result<Running, LinkError> {
+        self.run_noted(request, None::<fn(u32) -> Bytes>).await
+    }
+
+    /// Starts a program, after the agent was sent the note to [remember](Self::remember) that is made from the run's
+    /// number. Resolves when both have been sent.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] if the link has ended.
+    pub async fn run_noted(
+        &self,
+        request: RunRequest,
+        note: Option<impl FnOnce(u32) -> Bytes>,
+    ) -> Result<Running, LinkError> {
         let RunRequest { runtime, code, stdin, timeout, output_cap, cell } = request;
         let run = Run {
             runtime,
@@ -138,7 +152,7 @@ impl Link {
             Some(stdin) => [code, stdin].concat().into(),
             None => code,
         };
-        self.start(&run, body, timeout, Asked { output_cap, cell }).await
+        self.start(&run, body, timeout, Asked { output_cap, cell }, note).await
     }
 
     /// Starts a tool's program. The body is a [`CallInput`](protocol::message::CallInput) as JSON. Resolves when it
@@ -148,7 +162,8 @@ impl Link {
     /// [`LinkError::Closed`] if the link has ended.
     pub async fn call_tool(&self, call: &Call, body: Bytes) -> Result<Running, LinkError> {
         let asked = Asked { output_cap: call.output_cap, cell: false };
-        self.start(call, body, Duration::from_millis(call.timeout_ms), asked).await
+        let timeout = Duration::from_millis(call.timeout_ms);
+        self.start(call, body, timeout, asked, None::<fn(u32) -> Bytes>).await
     }
 
     async fn start<R: Request<Reply = RunDone>>(
@@ -157,9 +172,17 @@ impl Link {
         body: Bytes,
         timeout: Duration,
         asked: Asked,
+        note: Option<impl FnOnce(u32) -> Bytes>,
     ) -> Result<Running, LinkError> {
         let begun = Instant::now();
-        let (call, answer) = self.begin(request, body).await?;
+        let (call, answer) = self.calls.begin();
+        if let Some(note) = note {
+            // The reply does not delay the run: nobody waits for it.
+            let (remember, _) = self.calls.begin();
+            self.send(remember, &Remember {}, note(call)).await?;
+        }
+        self.send(call, request, body).await?;
+        let answer = Awaited { answer, closed: self.closed.clone() };
         let limit = timeout.saturating_add(self.silence);
         Ok(Running { call, answer, begun, limit, asked })
     }

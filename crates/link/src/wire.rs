@@ -88,13 +88,24 @@ impl Link {
         request: &R,
         body: Bytes,
     ) -> Result<(u32, Awaited), LinkError> {
-        let head = encoded(request)?;
         let (call, answer) = self.calls.begin();
+        self.send(call, request, body).await?;
+        Ok((call, Awaited { answer, closed: self.closed.clone() }))
+    }
+
+    /// Sends the request of a call that has begun.
+    pub(super) async fn send<R: Request>(
+        &self,
+        call: u32,
+        request: &R,
+        body: Bytes,
+    ) -> Result<(), LinkError> {
+        let head = encoded(request)?;
         if self.frames.send(Outgoing { call, kind: R::KIND, head, body }).await.is_err() {
             self.calls.end(call);
             return Err(LinkError::Closed);
         }
-        Ok((call, Awaited { answer, closed: self.closed.clone() }))
+        Ok(())
     }
 
     pub(super) fn broken(&self, why: &str) -> LinkError {

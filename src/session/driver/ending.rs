@@ -120,8 +120,8 @@ impl Driver {
     /// Stores a note in the sandbox that says whose session it is. The command waits for it, so that no caller gets a
     /// session that the next server could not take over. A new caller is announced to the other servers.
     pub(super) async fn leave_note(&mut self, caller: Option<CallerKey>) {
-        if let Some(note) = self.note(None) {
-            self.is_remembered = self.link.remember(note).await.is_ok();
+        if let Some(note) = self.notes() {
+            self.is_remembered = self.link.remember(note(None)).await.is_ok();
         }
         if let Some(caller) = caller.filter(|it| Some(it) != self.setup.spec.caller.as_ref()) {
             self.setup.spec.caller = Some(caller.clone());
@@ -134,12 +134,15 @@ impl Driver {
         }
     }
 
-    /// The note for the next server; `None` if there will be none that could take over the session.
-    pub(super) fn note(&self, last_run: Option<LastRun>) -> Option<Bytes> {
-        let hold = self.setup.hold.as_ref().filter(|hold| hold.outlives_server)?;
-        let note = HoldNote { session: Some(self.setup.record.get()?.clone()), last_run };
-        let note = serde_json::to_vec(&note).expect("a note is texts and numbers");
-        Some(hold.seal(&self.sandbox.id, &note))
+    /// Makes notes for the next server; `None` if there will be none that could take over the session.
+    pub(super) fn notes(&self) -> Option<impl Fn(Option<LastRun>) -> Bytes + Send + use<>> {
+        let hold = self.setup.hold.clone().filter(|hold| hold.outlives_server)?;
+        let (session, sandbox) = (self.setup.record.get().cloned(), self.sandbox.id.clone());
+        session.is_some().then_some(move |last_run| {
+            let note = HoldNote { session: session.clone(), last_run };
+            let note = serde_json::to_vec(&note).expect("a note is texts and numbers");
+            hold.seal(&sandbox, &note)
+        })
     }
 
     /// Whether the next server can take over the session.

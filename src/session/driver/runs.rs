@@ -67,20 +67,18 @@ impl Driver {
                 let (run_id, timeout) = (RunId::mint(), program.timeout);
                 // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
                 program.cancel = program.cancel.child_token();
-                let note = self.note(Some(LastRun::new(run_id.clone(), &program)));
+                let note = self.notes().map(|note| {
+                    let run = LastRun::new(run_id.clone(), &program);
+                    move |call| note(Some(LastRun { call, ..run }))
+                });
                 let watched = self.track(run_id, &program, timeout, reply);
                 let (link, max_output) = (self.link.clone(), self.setup.max_output);
                 let run = async move {
                     let Program { language: runtime, cell, code, stdin, timeout, .. } = program;
                     let output_cap = max_output;
                     let request = RunRequest { runtime, code, stdin, timeout, output_cap, cell };
-                    let running = link.run(request);
-                    let running = match note {
-                        // Written before the request, and its reply does not delay the run.
-                        Some(note) => tokio::join!(link.remember(note), running).1,
-                        None => running.await,
-                    };
-                    attend(link, running?, watched).await
+                    let running = link.run_noted(request, note).await?;
+                    attend(link, running, watched).await
                 };
                 self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
             }
