@@ -181,7 +181,7 @@ async fn an_output_is_what_a_terminal_would_show_at_its_end(on: On) {
     assert_eq!(run["stderr"], stderr);
     // Output before the end is returned, in whatever way the run ends.
     let code = "import time\nprint('\\rhalf', end='', flush=True)\nwhile True: pass";
-    let run = server.run_for(&id, code, 1).await;
+    let run = server.run_for(&id, code, 3).await;
     assert_eq!(run["stdout"], "half");
 }
 
