@@ -30,7 +30,10 @@ use futures::{
 use link::{Leftover, Link, LinkError, LinkOwner, RunReply};
 use model::RunId;
 use protocol::message::{RuntimeName, WarmDone};
-use tokio::{sync::watch, time::sleep_until};
+use tokio::{
+    sync::watch,
+    time::{sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -116,9 +119,12 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
         && driver.state.begin_run(Instant::now()).is_ok()
     {
         // The note may be of a run that never came to the agent.
-        match last_run.filter(|run| run.call == leftover.call) {
-            Some(run) => driver.go_on_with(leftover, run),
-            None => driver.work.push(leftover.over().map(|_| Finished::Leftover).boxed()),
+        if let Some(run) = last_run.filter(|run| run.call == leftover.call) {
+            driver.go_on_with(leftover, run);
+        } else {
+            // A sandbox that never answers must not seem busy for ever.
+            let over = timeout(driver.setup.max_timeout, leftover.over());
+            driver.work.push(over.map(|_| Finished::Leftover).boxed());
         }
     }
     driver.run().await;

@@ -101,7 +101,8 @@ impl Tool for GetExecutionResult {
             Execution::Recorded(id, run) => return Ok(recorded(call, &id, &run).await.into()),
             Execution::SessionEnded => without_run(
                 "session_ended",
-                "The session of this run has ended, and its results with it.",
+                "The session of this run has ended. If it is archived, a call that names it brings its \
+                 results back.",
             ),
             Execution::NotFound => without_run("not_found", "You have no run of this name here."),
         };

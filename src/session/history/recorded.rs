@@ -26,6 +26,9 @@ const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of bytes that are read: all lines, with the names in them.
 pub(crate) const MAX_RECORD_BYTES: u64 = 4 * MAX_BYTES as u64;
 
+/// The maximum number of pictures that are read.
+const MAX_PICTURES: usize = 10 * MAX_RUNS_ON_DISK;
+
 /// The largest number of runs or files that is believed.
 const MAX_COUNT: usize = 1_000_000;
 
@@ -140,15 +143,19 @@ impl Recorded {
                         recorded.runs.push(*run);
                     }
                 }
-                Ok(Line::Result { run_id, is_awaited, result }) => {
+                Ok(Line::Result { run_id, is_awaited, result })
+                    if recorded.results.len() < MAX_RUNS_ON_DISK =>
+                {
                     recorded.results.push(Stored { run_id, is_awaited, result: result.into() });
                 }
-                Ok(Line::Picture { run_id, path, base64 }) => {
+                Ok(Line::Picture { run_id, path, base64 })
+                    if recorded.pictures.len() < MAX_PICTURES =>
+                {
                     if let Ok(bytes) = BASE64_STANDARD.decode(base64) {
                         recorded.pictures.push((run_id, path, bytes.into()));
                     }
                 }
-                Err(_) => {}
+                _ => {}
             }
         }
         recorded.forgotten = recorded.forgotten.min(MAX_COUNT);
@@ -191,12 +198,15 @@ impl History {
     pub(super) fn recall(&mut self, recorded: &Recorded) {
         self.forgotten += recorded.forgotten;
         self.lacks_earlier = recorded.lacks_earlier;
+        let mut pictures = HashMap::<_, Vec<_>>::new();
+        for (run_id, path, bytes) in &recorded.pictures {
+            pictures.entry(run_id.as_str()).or_default().push((path, bytes));
+        }
         for run in &recorded.runs {
             let mut run = run.clone();
-            let of_run = recorded.pictures.iter().filter(|(run_id, ..)| *run_id == run.run_id);
             if let Some(end) = &mut run.end {
-                let kept =
-                    |(_, path, bytes): &(_, DataPath, Bytes)| (path.clone(), self.kept(bytes));
+                let of_run = pictures.remove(run.run_id.as_str()).into_iter().flatten();
+                let kept = |(path, bytes): (&DataPath, &Bytes)| (path.clone(), self.kept(bytes));
                 end.pictures = of_run.map(kept).collect::<Vec<(DataPath, StoredPicture)>>();
             }
             self.runs.push_front(Arc::new(run));

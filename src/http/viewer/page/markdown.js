@@ -72,7 +72,7 @@ function markdown(text, depth = 0) {
   for (let at = 0; at < lines.length; ) {
     const line = lines[at];
     const fence = /^\s{0,3}(```+|~~~+)/.exec(line)?.[1];
-    const heading = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/.exec(line);
+    const heading = /^\s{0,3}(#{1,6})\s(.*)$/s.exec(line);
     /** Takes the lines that follow for which a condition holds. */
     const take = (holds) => {
       const from = at;
@@ -86,7 +86,7 @@ function markdown(text, depth = 0) {
     } else if (!line.trim()) at += 1;
     else if (heading) {
       // The file's name is the heading of level 2.
-      all.append(el(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
+      all.append(el(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2].trim().replace(/\s#+$/, ""))));
       at += 1;
     } else if (/^\s{0,3}([-*_])(\s*\1){2,}\s*$/.test(line)) {
       all.append(el("hr"));
@@ -94,7 +94,7 @@ function markdown(text, depth = 0) {
     } else if (/^\s{0,3}>/.test(line) && depth < MARKDOWN_DEPTH) {
       const quoted = take((next) => /^\s{0,3}>/.test(next)).map((each) => each.replace(/^\s{0,3}>\s?/, ""));
       all.append(el("blockquote", {}, markdown(quoted.join("\n"), depth + 1)));
-    } else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[at + 1] ?? "")) {
+    } else if (line.includes("|") && /^[\s|:-]+$/.test(lines[at + 1] ?? "") && lines[at + 1].includes("-")) {
       const [titles, , ...body] = take((next) => next.includes("|")).map(cellsOf);
       all.append(wide(markdownTable(titles, body)));
     } else if (ITEM.test(line) && depth < MARKDOWN_DEPTH) all.append(markdownList(take(continuing(line)), depth));

@@ -2,6 +2,8 @@
 
 /** Bytes of one part of a file that are read. */
 const XML_BYTES = 16 << 20;
+/** Bytes of all parts that are read. */
+const ALL_BYTES = 64 << 20;
 const SHEETS = 10;
 const SLIDES = 200;
 /** Paragraphs and tables of a document that are shown. */
@@ -43,6 +45,7 @@ const inflated = (bytes, format, most) => firstBytes(new Blob([bytes]).stream().
 /** A ZIP file in memory. */
 class Zip {
   #parts = new Map();
+  #read = 0;
 
   static async of(file) {
     if (file.size_bytes > OFFICE_BYTES) throw new Error("too large");
@@ -73,6 +76,8 @@ class Zip {
     const part = this.#parts.get(name);
     if (!part) return "";
     const content = part.method === 8 ? await inflated(part.data, "deflate-raw", XML_BYTES) : part.data.subarray(0, XML_BYTES);
+    this.#read += content.length;
+    if (this.#read > ALL_BYTES) throw new Error("too large");
     const text = new TextDecoder().decode(content);
     if (content.length < XML_BYTES) return text;
     if (!end) throw new Error("too large");
@@ -207,14 +212,16 @@ async function slides(file) {
   const order = named(await zip.xml("ppt/presentation.xml"), "sldId").map((it) => [...it.attributes].find((each) => each.localName === "id" && each.prefix)?.value);
   const shown = el("div", { className: "prose" });
   for (const [at, id] of order.slice(0, SLIDES).entries()) {
+    if (shown.children.length > BLOCKS) break;
     const slide = await zip.xml(targets.get(id) ?? "");
     shown.append(el("h3", {}, `Slide ${at + 1}`));
     for (const shape of slide ? slide.getElementsByTagNameNS("*", "*") : []) {
+      if (shown.children.length > BLOCKS) break;
       if (shape.localName === "tbl") shown.append(officeTable(shape));
       if (shape.localName !== "sp") continue;
       const isTitle = ["title", "ctrTitle"].includes(attribute(named(shape, "ph")[0], "type"));
       const texts = named(shape, "p").map(paragraphText).filter((text) => text.trim());
-      shown.append(...texts.map((text) => el(isTitle ? "h4" : "p", {}, text)));
+      shown.append(...texts.slice(0, BLOCKS).map((text) => el(isTitle ? "h4" : "p", {}, text)));
     }
   }
   if (order.length > SLIDES) shown.append(el("p", { className: "muted" }, `and ${count(order.length - SLIDES, "more slide")}`));

@@ -4,6 +4,7 @@
 /** A larger footer is not read, nor a larger column of the first rows. */
 const FOOTER_BYTES = 4 << 20;
 const COLUMN_BYTES = 8 << 20;
+const DEPTH = 100;
 const PARQUET_COLUMNS = 30;
 const PARQUET_ROWS = 50;
 
@@ -147,8 +148,9 @@ function parquetColumns(footer) {
   const visit = (path, isNested) => {
     const element = schema.shift();
     if (!element) return;
+    if (path.length > DEPTH) throw new Error("too deep");
     const name = [...path, utf8(element[4])];
-    for (let i = 0; i < (element[5] ?? 0); i += 1) visit(name, true);
+    for (let i = 0; i < (element[5] ?? 0) && schema.length; i += 1) visit(name, true);
     if (!element[5]) {
       const isFlat = !isNested && element[3] !== 2;
       columns.push({ name: name.join("."), element, isFlat, chunk: chunks.get(name.join(".")) });
@@ -199,7 +201,9 @@ function plainValues(reader, { element }, most) {
     () => reader.take(number(4, (view) => view.getUint32(0, true))),
     () => reader.take(element[2]),
   ][element[1]];
+  if (!(element[1] >= 0 && element[1] < 8) || (element[1] === 7 && !(element[2] > 0))) throw new Error("an unknown type");
   const values = [];
+  most = Math.min(most, reader.bytes.length * 8);
   for (let i = 0; i < most && one && reader.at < reader.bytes.length; i += 1) values.push(one());
   for (let i = 0; i < most && !one; i += 1) values.push(((reader.bytes[reader.at + (i >> 3)] >> (i & 7)) & 1) === 1);
   return values;

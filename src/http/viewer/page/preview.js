@@ -6,6 +6,8 @@ const TEXT_BYTES = 256 << 10;
 const PDF_BYTES = 50 << 20;
 const PDF_THUMB_BYTES = 5 << 20;
 const HTML_BYTES = 32 << 20;
+/** Characters of HTML in which parts from the internet are looked for. */
+const LOOKED_AT = 256 << 10;
 const OFFICE_BYTES = 20 << 20;
 /** Kinds that must be read whole, and how large a file of them may be to have a preview on its card. */
 const SMALL_KINDS = ["sheet", "document", "slides", "notebook", "parquet"];
@@ -117,7 +119,7 @@ function framed(text, title) {
 async function htmlPage(file) {
   const text = await wholeText(file, HTML_BYTES);
   if (text === null) return null;
-  const isIncomplete = /<(script|link|img)\b[^>]*\b(src|href)\s*=\s*["']?(https?:)?\/\//i.test(text);
+  const isIncomplete = /<(script|link|img)\b[^<>]{0,500}?\b(src|href)\s{0,9}=\s{0,9}["']?(https?:)?\/\//i.test(text.slice(0, LOOKED_AT));
   const hint = isIncomplete
     ? el("p", { className: "hint" }, "This file loads parts from the internet, which the page does not allow. A plotly figure is complete with write_html(path, include_plotlyjs=True).")
     : null;
