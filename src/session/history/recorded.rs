@@ -282,6 +282,22 @@ mod tests {
     }
 
     #[test]
+    fn of_a_forged_record_no_more_is_read_than_a_real_one_can_have() {
+        let (run_id, path) = (RunId::mint(), DataPath::relative("a.png").expect("valid"));
+        let result =
+            || Line::Result { run_id: run_id.clone(), is_awaited: false, result: String::new() };
+        let picture =
+            || Line::Picture { run_id: run_id.clone(), path: path.clone(), base64: String::new() };
+        let (mut lines, mut left) = (Lines::default(), usize::MAX);
+        for _ in 0..=MAX_PICTURES {
+            assert!(lines.add(&result(), &mut left) && lines.add(&picture(), &mut left));
+        }
+        let recorded = Recorded::read(&lines.0);
+        let read = (recorded.results.len(), recorded.pictures.len());
+        assert_eq!(read, (MAX_RUNS_ON_DISK, MAX_PICTURES));
+    }
+
+    #[test]
     fn a_record_is_bounded_and_counts_what_it_lacks() {
         // Each of these bytes is six in JSON.
         let (history, results) = of_runs(8, 300 << 10);
