@@ -289,8 +289,14 @@ pub(super) async fn open(call: &Call, path: &str) -> Result<Found> {
             "local_path must be an absolute path, such as /home/ann/sales.csv.".into(),
         ));
     }
-    let listed = &call.services.sessions.config().upload_roots;
-    let missing = match open_within(path, listed) {
+    let sessions = &call.services.sessions;
+    let mut listed = sessions.config().upload_roots.clone();
+    // A file of a dataset is there already, and the answer says where.
+    listed.extend(sessions.datasets().iter().filter_map(|dataset| match &dataset.source {
+        DatasetSource::Folder(folder) => folder.canonicalize().ok(),
+        _ => None,
+    }));
+    let missing = match open_within(path, &listed) {
         Err(Refused::Outside) => None,
         Err(missing @ Refused::Missing(_)) => Some(missing),
         done => return done.map(Found::File).map_err(|why| why.explain(path)),

@@ -340,10 +340,8 @@ async fn a_caller_reads_the_datasets_that_it_may_and_no_others_also_from_the_poo
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_a_dataset_has_is_not_uploaded_again() {
     let folder = exports();
-    let place = folder.path().to_str().expect("UTF-8");
     let datasets = setting("sales", &folder);
-    let settings = [("SANDBOX_DATASETS", &*datasets), ("SANDBOX_UPLOAD_ROOTS", place)];
-    let server = Server::start_with(On::Local, &settings).await;
+    let server = Server::start_with(On::Local, &[("SANDBOX_DATASETS", &*datasets)]).await;
     let file = folder.path().join("2026/May.csv");
     let uploaded = server.call("upload_file", json!({ "local_path": file })).await.ok();
     assert_eq!(uploaded["path"], "/data/sales/2026/May.csv", "{uploaded}");
