@@ -380,7 +380,7 @@ fn no_session(f: &mut fmt::Formatter<'_>, id: &SessionId) -> fmt::Result {
     })
 }
 
-/// The message that a run is in progress, and how long it can still take at most, if that is known.
+/// The message that a run is in progress, with its id and the longest time that it can still take, if they are known.
 fn busy(f: &mut fmt::Formatter<'_>, run: Option<&(RunId, Duration)>) -> fmt::Result {
     f.write_str(
         "A run is already in progress for this session, which does one at a time: send calls one \

@@ -125,7 +125,8 @@ impl Found {
                 Ok(Self { session, run: Some(run), result: Some(result) })
             }
             Execution::SessionEnded => {
-                let why = "The session of this task has ended, and its result with it.";
+                let why = "The session of this task has ended. If it is archived, a call that names it \
+                           brings the result back.";
                 Err(ErrorData::invalid_params(why, None))
             }
             Execution::NotFound => {
