@@ -57,6 +57,17 @@ async fn begin(web: &Web, session: &str, code: &str) -> JoinHandle<Answer> {
     answer
 }
 
+/// Makes the file `go` in a session that has no server, and waits until its run has made the file `over`.
+async fn let_go(session: &str) {
+    let [container] = &containers(session)[..] else { panic!("one container") };
+    let inside = |words: &[&str]| {
+        let output = Command::new("docker").args(["exec", container]).args(words).output();
+        output.expect("the docker client runs").status.success()
+    };
+    assert!(inside(&["touch", "/mnt/data/go"]));
+    until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
+}
+
 async fn ended(mut web: Web, signal: &str) {
     web.signal(signal);
     web.exit_code().await;
@@ -185,13 +196,7 @@ async fn result(end: End) {
     }
     ended(first, "KILL").await;
     if end == End::Between {
-        let [container] = &containers(&id)[..] else { panic!("one container") };
-        let inside = |words: &[&str]| {
-            let output = Command::new("docker").args(["exec", container]).args(words).output();
-            output.expect("the docker client runs").status.success()
-        };
-        assert!(inside(&["touch", "/mnt/data/go"]));
-        until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
+        let_go(&id).await;
     }
     let second = start(&settings, &[]).await;
     let (alice, bob) = (second.caller(Some("a-token")), second.caller(Some("b-token")));
@@ -223,13 +228,7 @@ async fn what_ends_while_there_is_no_server_is_over_for_the_next() {
     let answer = begin(&first, &id, code).await;
     ended(first, "KILL").await;
     drop(answer);
-    let [container] = &containers(&id)[..] else { panic!("one container") };
-    let inside = |words: &[&str]| {
-        let output = Command::new("docker").args(["exec", container]).args(words).output();
-        output.expect("the docker client runs").status.success()
-    };
-    assert!(inside(&["touch", "/mnt/data/go"]));
-    until("it is over", async || inside(&["test", "-e", "/mnt/data/over"])).await;
+    let_go(&id).await;
     // The reply is ready, and there is no server to take it.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let second = start(&settings, &[]).await;
