@@ -63,6 +63,7 @@ async fn start(setup: &Setup, how: SandboxStart) -> Result<(Sandbox, Link, LinkO
         undo: setup.undo,
         holding: setup.hold.as_ref().map(|hold| hold.of(&setup.backend, &sandbox.id)),
         timezone: setup.timezone.clone(),
+        asks: setup.asks,
     };
     match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {

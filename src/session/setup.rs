@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) preload: Option<Vec<String>>,
     /// The time zone of programs; `None` for UTC.
     pub(crate) timezone: Option<String>,
+    /// Whether programs may ask for calls of tools.
+    pub(crate) asks: bool,
     /// Cells of a workspace that can be undone.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,

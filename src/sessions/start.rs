@@ -146,6 +146,7 @@ impl NewSession {
             timing: host.timing,
             preload,
             timezone: config.timezone.clone(),
+            asks: false,
             undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
             backend: host.backend.clone(),
             archiving,

@@ -67,6 +67,7 @@ mod wasm {
                 undo: Some(5),
                 hold: None,
                 timezone: None,
+                asks: false,
             };
             agent.send(Kind::Hello, &hello, b"");
             assert_eq!(agent.receive().kind, Kind::Hello);

@@ -13,8 +13,8 @@ use protocol::{
     frame::{self, Frame, Kind, MAX_BODY, MAX_HEAD, PROTOCOL_VERSION},
     limits::{MAX_NOTE, MAX_UNDO, MAX_UPLOADS},
     message::{
-        Abandon, AgentHello, Empty, Failure, FailureCode, Get, GetDone, Hibernate, Inspect,
-        Install, Kill, List, ListDone, Output, Peek, PeerVersion, Ping, Pong, Put, PutDone,
+        Abandon, AgentHello, Answer, Empty, Failure, FailureCode, Get, GetDone, Hibernate, Inspect,
+        Install, Kill, List, ListDone, Output, Pause, Peek, PeerVersion, Ping, Pong, Put, PutDone,
         Request, Run, ServerHello, Summarize, Warm,
     },
     resume::Remember,
@@ -23,7 +23,7 @@ use sandbox_files::kept::OutputStore;
 use serde::Serialize;
 
 use crate::{
-    Job, Order, Settings,
+    Asks, Job, Order, Settings,
     runner::{Running, Switch},
     summary::Summarizing,
 };
@@ -62,6 +62,17 @@ impl Replies {
     /// Sends the first frame.
     pub fn hello(&self, hello: &AgentHello) -> io::Result<()> {
         self.write(0, Kind::Hello, hello, &[])
+    }
+
+    /// Sends a frame that answers nothing.
+    pub(crate) fn tell(
+        &self,
+        call: u32,
+        kind: Kind,
+        head: &impl Serialize,
+        body: &[u8],
+    ) -> io::Result<()> {
+        self.write(call, kind, head, &[body])
     }
 
     /// Answers a request.
@@ -207,6 +218,7 @@ pub struct Dispatcher<F: Frontend> {
     pub frontend: F,
     store: Arc<OutputStore>,
     replies: Replies,
+    asks: Asks,
     orders: Orders<F::Switch>,
     /// The run that was started last.
     running: Option<Running<F::Switch>>,
@@ -220,9 +232,10 @@ impl<F: Frontend> Dispatcher<F> {
         frontend: F,
         store: Arc<OutputStore>,
         replies: Replies,
+        asks: Asks,
         orders: Orders<F::Switch>,
     ) -> Self {
-        Self { frontend, store, replies, orders, running: None, summaries: None }
+        Self { frontend, store, replies, asks, orders, running: None, summaries: None }
     }
 
     /// Answers the server's hello, and has the runner prepare for programs.
@@ -230,6 +243,9 @@ impl<F: Frontend> Dispatcher<F> {
         let mut hello = greet(first, &self.replies)?;
         let undo = hello.undo.map(|undo| undo.min(MAX_UNDO));
         let settings = Settings { preload: hello.preload.take(), undo };
+        if hello.asks {
+            self.asks.enable();
+        }
         self.frontend.configure(hello);
         self.orders.send(Order::Configure(settings));
         Ok(())
@@ -293,6 +309,14 @@ impl<F: Frontend> Dispatcher<F> {
                 frontend.remember(body)?;
                 Ok(done)
             }),
+            Kind::Answer => replies.respond(call, head, |Answer { ask }| {
+                self.asks.answer(ask, body);
+                Ok(done)
+            }),
+            Kind::Pause => replies.respond(call, head, |Pause { ask }| {
+                self.asks.pause(ask);
+                Ok(done)
+            }),
             Kind::Run => {
                 let order = self.when_idle(head).and_then(|run| self.start(call, run, body));
                 self.later(call, order)
@@ -322,6 +346,8 @@ impl<F: Frontend> Dispatcher<F> {
             }
             Kind::Call
             | Kind::Forget
+            | Kind::Ask
+            | Kind::Withdraw
             | Kind::Hello
             | Kind::Resume
             | Kind::Reply
@@ -461,7 +487,9 @@ mod tests {
             let store = Arc::new(OutputStore::in_memory(0));
             let orders_to = Orders::new(sender, || {});
             let replies = Replies::to(sent.clone());
-            Self { dispatcher: Dispatcher::new(Nothing, store, replies, orders_to), orders, sent }
+            let asks = Asks::new(replies.clone(), || {});
+            let dispatcher = Dispatcher::new(Nothing, store, replies, asks, orders_to);
+            Self { dispatcher, orders, sent }
         }
 
         /// Sends a request; returns the orders that it becomes, and the frames that answer it.

@@ -12,6 +12,8 @@
 //!                                  v Order
 //! runner thread   one order after another: runs, cells, variables, memory --> Runner --> replies
 //!
+//! a question      of a program, sent to the server and answered by it: [`Asks`]
+//!
 //! a summary       given up, by its switch, when an order comes that a caller waits for
 //!
 //! a run           idle -- Run --> in progress -- its reply is about to be sent --> idle
@@ -24,11 +26,13 @@
     reason = "a failure is what the protocol says, and any other error means that the stream is lost"
 )]
 
+mod asks;
 mod dispatch;
 mod runner;
 mod summary;
 
 pub use self::{
+    asks::{Asks, Then},
     dispatch::{Dispatcher, Frontend, Orders, Outlet, Replies, greet, next_frame, parse},
     runner::{Ended, Job, Order, Runner, Seen, Settings, Switch},
     summary::{Summarizing, no_summary},

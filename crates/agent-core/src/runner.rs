@@ -210,7 +210,8 @@ pub struct Job<S> {
     pub outputs: SharedOutputs,
     /// Ends the run, once it is thrown.
     pub switch: S,
-    call: u32,
+    /// The call to which the reply goes.
+    pub call: u32,
     pub(crate) over: Arc<AtomicBool>,
     asked: Instant,
 }

@@ -21,6 +21,7 @@
 //! its descriptors and so the stream out of that code's reach.
 
 mod confine;
+mod gate;
 mod hold;
 mod memory;
 mod places;

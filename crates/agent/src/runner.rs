@@ -9,6 +9,7 @@
 //! the agent and never costs more memory than the cap. The rest is [kept](sandbox_files::kept) if there is room.
 
 use std::{
+    collections::BTreeSet,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -20,7 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_core::{Ended, Job, Order, Orders, Replies, Runner, Seen, Settings, Summarizing, Switch};
+use agent_core::{
+    Asks, Ended, Job, Order, Orders, Replies, Runner, Seen, Settings, Summarizing, Switch,
+};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
@@ -43,6 +46,7 @@ use sandbox_files::tree::{self, Snapshot};
 
 use crate::{
     confine::Watch,
+    gate::Gate,
     hold::connector::Connector,
     memory,
     places::Places,
@@ -55,6 +59,10 @@ use crate::{
     summary,
     transfer::Transfer,
 };
+
+/// Interval at which the processes of a run that waits for a person are looked at: a timer of their own may continue
+/// one.
+const PAUSE_CHECK: Duration = Duration::from_secs(1);
 
 /// Time limit for a cell to end after it was interrupted.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(300);
@@ -96,10 +104,17 @@ pub(crate) fn start(
     data: OwnedFd,
     replies: Replies,
     connector: Connector,
-) -> io::Result<Orders<KillSwitch>> {
+    gate: Gate,
+) -> io::Result<(Orders<KillSwitch>, Asks)> {
     let (sender, orders) = mpsc::channel();
     let bell = Arc::new(event()?);
+    let pause = Arc::new(event()?);
+    let wake = pause.clone();
+    let asks = Asks::new(replies.clone(), move || ring(&wake));
     let worker = Worker {
+        asks: asks.clone(),
+        gate,
+        pause,
         orders,
         bell: bell.clone(),
         replies,
@@ -111,10 +126,14 @@ pub(crate) fn start(
         transfer: Transfer::default(),
     };
     thread::Builder::new().name("runner".into()).spawn(move || worker.work())?;
-    Ok(Orders::new(sender, move || ring(&bell)))
+    Ok((Orders::new(sender, move || ring(&bell)), asks))
 }
 
 struct Worker {
+    asks: Asks,
+    gate: Gate,
+    /// Readable when the run in progress must pause, or may go on.
+    pause: Arc<EventFd>,
     orders: mpsc::Receiver<Order<KillSwitch>>,
     bell: Arc<EventFd>,
     replies: Replies,
@@ -209,8 +228,9 @@ impl Worker {
         }
         let elapsed = begun.elapsed();
         self.clear_up();
-        let Supervised { stop, start, channel, mut stdout, mut stderr, .. } =
+        let Supervised { stop, start, channel, mut stdout, mut stderr, paused, .. } =
             supervised.map_err(|error| Failure::io("the program's output", &error))?;
+        let elapsed = elapsed.saturating_sub(paused);
         stdout.drain(&job.outputs);
         stderr.drain(&job.outputs);
 
@@ -255,8 +275,12 @@ impl Worker {
         let watch = self.places.watch()?;
         // The reason why it must end, once it has been interrupted.
         let mut interrupted = None;
+        let mut pause = Paused::default();
 
         let stop = loop {
+            let _ = self.pause.read();
+            let is_paused = interrupted.is_none() && self.asks.is_paused();
+            deadline += pause.follow(is_paused, pid, children);
             // Before the wait: the program may have ended before the signalfd could report it.
             if let Some(exit) = children.reap(Some(pid)) {
                 break Stop::Exit(exit);
@@ -270,7 +294,11 @@ impl Worker {
                 Some(Received::End) => channel = None,
                 Some(Received::Message(ProgramMessage::Other) | Received::Nothing) | None => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = if is_paused {
+                PAUSE_CHECK
+            } else {
+                deadline.saturating_duration_since(Instant::now())
+            };
             let mut is_urgent = false;
             let must_end = if left.is_zero() {
                 let stack = stack.take();
@@ -282,6 +310,8 @@ impl Worker {
                 job.switch.0.read().is_ok().then_some(Stop::Killed)
             };
             if let Some(why) = must_end {
+                // A stopped process cannot be interrupted.
+                deadline += pause.follow(false, pid, children);
                 let is_first = interrupted.is_none();
                 let why = interrupted.take().unwrap_or(why);
                 let mut interrupt =
@@ -299,6 +329,7 @@ impl Worker {
             let readable = [Some(children.as_fd()), Some(job.switch.0.as_fd())].into_iter();
             let readable = readable.chain([stdout.as_fd(), stderr.as_fd()]);
             let readable = readable.chain([channel.as_ref().map(AsFd::as_fd)]);
+            let readable = readable.chain([Some(self.pause.as_fd())]);
             let readable = readable.chain([watch.as_ref().map(AsFd::as_fd)]).flatten();
             let readable = readable.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             let writable = feed.as_fd().map(|fd| PollFd::new(fd, PollFlags::POLLOUT));
@@ -317,7 +348,7 @@ impl Worker {
             }
             stop => (interrupted.unwrap_or(stop), None),
         };
-        Ok(Supervised { stop, report, start, channel, stdout, stderr })
+        Ok(Supervised { stop, report, start, channel, stdout, stderr, paused: pause.total })
     }
 
     /// Removes files that the run has written beyond the limit: it may have been faster than the watch.
@@ -367,7 +398,14 @@ impl Runner for Worker {
 
     fn run(&mut self, mut job: Job<KillSwitch>) -> io::Result<()> {
         let (before, was_cell) = (self.look(), job.run.cell);
-        let (ended, left) = self.execute(&mut job).map_or_else(
+        if self.asks.are_enabled() {
+            self.asks.begin(job.call);
+            self.gate.open();
+        }
+        let executed = self.execute(&mut job);
+        self.asks.end();
+        self.gate.close();
+        let (ended, left) = executed.map_or_else(
             |failure| (Err(failure), Left::default()),
             |(ended, left)| (Ok(ended), left),
         );
@@ -470,6 +508,38 @@ struct Supervised {
     channel: Option<ProgramChannel>,
     stdout: Pipe,
     stderr: Pipe,
+    /// Time for which the run waited for a person.
+    paused: Duration,
+}
+
+/// The pauses of a run that waits for a person.
+#[derive(Default)]
+struct Paused {
+    /// The processes that are stopped, and since when they certainly are.
+    now: Option<(BTreeSet<Pid>, Instant)>,
+    /// Time for which all were stopped.
+    total: Duration,
+}
+
+impl Paused {
+    /// Stops the processes of the run of this main process, or continues them. Returns the time for which all were
+    /// stopped since the last call.
+    fn follow(&mut self, is_paused: bool, main: Pid, children: &mut Children) -> Duration {
+        let (mut stopped, since) = match self.now.take() {
+            Some(now) => now,
+            None if is_paused => (BTreeSet::new(), Instant::now()),
+            None => return Duration::ZERO,
+        };
+        let was_still = children.pause(main, &mut stopped);
+        let still = if was_still { since.elapsed() } else { Duration::ZERO };
+        if is_paused {
+            self.now = Some((stopped, Instant::now()));
+        } else {
+            children.go_on(&mut stopped);
+        }
+        self.total += still;
+        still
+    }
 }
 
 enum Stop {

@@ -3,7 +3,7 @@
 
 use std::{fs::File, io, path::Path, sync::Arc, thread, time::Duration};
 
-use agent_core::{Dispatcher, Frontend, next_frame};
+use agent_core::{Asks, Dispatcher, Frontend, next_frame};
 use nix::unistd::AccessFlags;
 use protocol::{
     frame::{Frame, Kind},
@@ -19,6 +19,7 @@ use sandbox_files::{
 
 use crate::{
     end,
+    gate::{self, Gate},
     hold::{Line, Standing},
     places::Places,
     processes,
@@ -41,12 +42,16 @@ pub(crate) fn serve(
     nix::unistd::access(&places.data, AccessFlags::W_OK)
         .map_err(|error| format!("{} cannot be written to: {error}", places.data.display()))?;
     let data = files.root().try_clone()?;
-    let orders = runner::start(&places, data, line.replies(), line.connector())?;
+    let gate = Gate::default();
+    let (replies, connector) = (line.replies(), line.connector());
+    let (orders, asks) = runner::start(&places, data, replies, connector, gate.clone())?;
     let store = Arc::new(OutputStore::new(files.root().try_clone()?));
     let standing = Standing { received: 0, last_call: 0, last_run: None };
     let replies = line.replies();
-    let agent = Agent { files, packages: None, store: store.clone(), places, line, standing };
-    let mut agent = Dispatcher::new(agent, store, replies, orders);
+    let calls = (gate, asks.clone());
+    let agent =
+        Agent { files, packages: None, store: store.clone(), places, line, standing, calls };
+    let mut agent = Dispatcher::new(agent, store, replies, asks.clone(), orders);
     let visited = first_within.map(|_| agent.frontend.line.wait_for_first());
     let mut input = agent.frontend.input();
     let first = match visited {
@@ -57,20 +62,23 @@ pub(crate) fn serve(
     agent.greet(&first)?;
     loop {
         agent.serve(&mut input)?;
-        resume(&mut agent);
+        let is_another = resume(&mut agent);
+        asks.repeat(is_another)?;
         input = agent.frontend.input();
     }
 }
 
-/// Waits for another stream and continues with it.
-fn resume(agent: &mut Dispatcher<Agent>) {
+/// Waits for another stream and continues with it. Returns whether it is of another server.
+fn resume(agent: &mut Dispatcher<Agent>) -> bool {
     let (Agent { line, standing, files, packages, places, .. }, last_run) = agent.split();
     let resume = line.wait_for_next(|| Standing { last_run: last_run(), ..*standing });
-    if resume.received.is_none() {
+    let is_another = resume.received.is_none();
+    if is_another {
         files.abandon_all();
         places.space.iter().for_each(|space| space.all_ended());
         packages.iter_mut().for_each(Files::abandon_all);
     }
+    is_another
 }
 
 /// The agent's part of the main thread.
@@ -82,6 +90,8 @@ struct Agent {
     places: Places,
     line: Line,
     standing: Standing,
+    /// The socket of programs, and the questions that come over it.
+    calls: (Gate, Asks),
 }
 
 /// Opens the folder of packages, if this sandbox has one: the image's own cannot be written to.
@@ -115,6 +125,13 @@ impl Frontend for Agent {
         leash.heard();
         leash.set_silence(hello.silence_limit_ms);
         hello.timezone.into_iter().for_each(processes::set_timezone);
+        let (gate, asks) = &self.calls;
+        if hello.asks {
+            match gate.listen(asks.clone()) {
+                Ok(()) => processes::set_tools(gate::name()),
+                Err(error) => eprintln!("agent: programs cannot call tools: {error}"),
+            }
+        }
     }
 
     fn receive(&mut self, call: u32, _: Kind) -> Result<(), Failure> {

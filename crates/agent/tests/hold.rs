@@ -31,6 +31,7 @@ fn hello(limit_ms: u64) -> ServerHello {
         undo: Some(0),
         hold: Some(hold(limit_ms, TOKEN)),
         timezone: None,
+        asks: false,
     }
 }
 

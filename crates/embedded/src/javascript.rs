@@ -16,7 +16,7 @@ use crate::{
     machine::{Guest, Halt, Machine},
     python::Told,
     random,
-    wasi::{HasWorld, Process},
+    wasi::{HasWorld, Process, ask},
 };
 
 /// Our sources in the image, in addition to the package.
@@ -81,7 +81,12 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
                     let value = word(&caller, args + 4 * number)?;
                     texts.push(text(&mut caller, value).await?);
                 }
-                let answer = answer(&mut caller, &name, &texts);
+                let answer = if name == b"__llm_ask" {
+                    let answer = ask(&mut caller, texts.pop().unwrap_or_default())?;
+                    answer.map(|answer| String::from_utf8_lossy(&answer).into_owned())
+                } else {
+                    answer(&mut caller, &name, &texts)
+                };
                 match answer {
                     None => call(&mut caller, "qjs_get_undefined", &[]).await,
                     Some(answer) => {

@@ -7,10 +7,10 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use protocol::message::{End, Failure};
@@ -101,6 +101,24 @@ pub(crate) struct Bounds {
     pub(crate) deadline: Option<Instant>,
     pub(crate) switch: Switch,
     pub(crate) fuel: Option<u64>,
+    /// Microseconds for which the call waited for a person, which do not count.
+    pub(crate) paused: Arc<AtomicU64>,
+}
+
+impl Bounds {
+    /// The reason why the call must stop now, if there is one.
+    fn reached(&self) -> Option<Halt> {
+        if self.switch.is_thrown() {
+            return Some(Halt::Killed);
+        }
+        let deadline = self.deadline.filter(|deadline| Instant::now() >= *deadline)?;
+        (Instant::now() >= deadline + self.paused()).then_some(Halt::Deadline)
+    }
+
+    /// Time for which the call waited for a person.
+    pub(crate) fn paused(&self) -> Duration {
+        Duration::from_micros(self.paused.load(Ordering::Relaxed))
+    }
 }
 
 /// The reason why a call did not return.
@@ -190,8 +208,12 @@ impl HasWorld for Guest {
     }
 
     fn must_stop(&self) -> bool {
-        self.bounds.switch.is_thrown()
-            || self.bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.bounds.reached().is_some()
+    }
+
+    fn put_off(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.bounds.paused.fetch_add(micros, Ordering::Relaxed);
     }
 }
 
@@ -373,15 +395,7 @@ impl Machine {
 
     /// Returns an error if it must stop: its switch was thrown or its deadline has passed.
     pub(crate) fn check(&mut self) -> Result<(), Halt> {
-        let Bounds { deadline, switch, .. } = &self.guest().bounds;
-        if switch.is_thrown() {
-            return Err(Halt::Killed);
-        }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            Err(Halt::Deadline)
-        } else {
-            Ok(())
-        }
+        self.guest().bounds.reached().map_or(Ok(()), Err)
     }
 
     /// Whether a function is exported.
@@ -417,11 +431,8 @@ fn drive<T>(work: impl Future<Output = T>, bounds: &Bounds) -> Result<T, Halt> {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Ok(done);
         }
-        if bounds.switch.is_thrown() {
-            return Err(Halt::Killed);
-        }
-        if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Err(Halt::Deadline);
+        if let Some(halt) = bounds.reached() {
+            return Err(halt);
         }
     }
 }

@@ -10,10 +10,13 @@
 //! ends the link and all its calls: the agent's side is not trusted, and a stream that is out of step cannot be
 //! repaired. Only a stream that breaks off can be replaced, if the sandbox holds.
 //!
+//! A program may put a question to the server: the only frames that begin with the agent, see `asks`.
+//!
 //! `wire` has the path of each call: frames, calls, and the pump that moves them; `resume` replaces a stream. `runs` has
 //! the format of a run's reply; `files` and `workspace` have the calls for files and for interpreters that keep their
 //! variables; `vitals` are the resources that the sandbox uses, which each ping reports.
 
+mod asks;
 mod files;
 mod resume;
 mod runs;
@@ -36,8 +39,10 @@ use thiserror::Error;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::asks::Asks;
 use self::wire::{Calls, Outgoing, exchange, pump, read_json};
 pub use self::{
+    asks::{Asked, Question},
     files::{Sent, Upload},
     resume::{Holding, Leftover, Reconnect, ResumedState},
     runs::{CapturedOutput, CellReply, RunReply, RunRequest, Running},
@@ -105,6 +110,7 @@ pub struct Link {
     calls: Arc<Calls>,
     closed: CancellationToken,
     vitals: Vitals,
+    asks: Asks,
     /// Longest time for an answer: [`Timing::silence`], and the time that the sandbox holds.
     silence: Duration,
 }
@@ -114,9 +120,15 @@ pub struct Link {
 pub struct LinkOwner {
     tasks: JoinSet<()>,
     closed: CancellationToken,
+    asked: Option<mpsc::Receiver<Asked>>,
 }
 
 impl LinkOwner {
+    /// The questions of programs; only the first call returns them.
+    pub fn take_asked(&mut self) -> Option<mpsc::Receiver<Asked>> {
+        self.asked.take()
+    }
+
     /// Resolves when the link has ended.
     pub async fn closed(&self) {
         self.closed.cancelled().await;
@@ -141,6 +153,8 @@ pub struct Opening {
     pub holding: Option<Holding>,
     /// The time zone of programs; `None` is UTC.
     pub timezone: Option<String>,
+    /// Whether programs may ask for calls of tools. Somebody must then answer what [`LinkOwner::take_asked`] returns.
+    pub asks: bool,
 }
 
 impl Link {
@@ -154,7 +168,7 @@ impl Link {
         timing: Timing,
         opening: Opening,
     ) -> Result<(Self, LinkOwner), LinkError> {
-        let Opening { preload, undo, holding, timezone } = opening;
+        let Opening { preload, undo, holding, timezone, asks } = opening;
         let hello = ServerHello {
             version: PROTOCOL_VERSION,
             silence_limit_ms: millis(timing.silence),
@@ -162,6 +176,7 @@ impl Link {
             undo,
             hold: holding.as_ref().map(Holding::hold),
             timezone,
+            asks,
         };
         let greeted = timeout(timing.hello, exchange(&mut stream, Kind::Hello, &hello)).await;
         let (prefix, head, _) =
@@ -194,14 +209,16 @@ impl Link {
             calls: calls.clone(),
             closed: CancellationToken::new(),
             vitals: Vitals::default(),
+            asks: Asks::default(),
             // The stream may be lost for as long as the sandbox holds, and an answer may arrive after that.
             silence: timing.silence + hold,
         };
         let mut tasks = JoinSet::new();
-        let pumping = pump(stream, queue, calls, timing, holding);
+        let (incoming, asked) = link.asks.receiver();
+        let pumping = pump(stream, queue, calls, timing, holding, incoming);
         tasks.spawn(until_closed(link.closed.clone(), pumping));
         tasks.spawn(until_closed(link.closed.clone(), heartbeat(link.clone(), timing)));
-        let owner = LinkOwner { tasks, closed: link.closed.clone() };
+        let owner = LinkOwner { tasks, closed: link.closed.clone(), asked: Some(asked) };
         (link, owner)
     }
 

@@ -13,7 +13,9 @@ use protocol::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    Link, LinkError, LinkOwner, Timing, millis,
+    Link, LinkError, LinkOwner, Timing,
+    asks::Asks,
+    millis,
     runs::{Asked, Running},
     wire::{Awaited, Calls, Stream, exchange, read_json, write_frame},
 };
@@ -55,6 +57,7 @@ pub struct Leftover {
     pub call: u32,
     answer: Awaited,
     silence: Duration,
+    asks: Asks,
 }
 
 impl Leftover {
@@ -78,10 +81,13 @@ impl Leftover {
         output_cap: usize,
         cell: bool,
     ) -> Running {
-        let Self { call, answer, silence } = self;
+        let Self { call, answer, silence, asks } = self;
         let begun = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        let (limit, asked) = (timeout.saturating_add(silence), Asked { output_cap, cell });
-        Running { call, answer, begun, limit, asked }
+        // The run may have been paused for most of that time.
+        let limit = age.saturating_add(timeout).saturating_add(silence);
+        let asked = Asked { output_cap, cell };
+        let paused_before = Duration::ZERO;
+        Running { call, answer, begun, limit, asked, asks, paused_before }
     }
 }
 
@@ -112,7 +118,7 @@ impl Link {
         let (link, owner) = Self::over(stream, timing, calls, Some(holding));
         let leftover = running.map(|(call, answer)| {
             let answer = Awaited { answer, closed: link.closed.clone() };
-            Leftover { call, answer, silence: timing.silence }
+            Leftover { call, answer, silence: timing.silence, asks: link.asks.clone() }
         });
         Ok((link, owner, ResumedState { note, leftover }))
     }

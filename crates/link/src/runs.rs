@@ -15,12 +15,17 @@ use protocol::{
     },
     resume::Remember,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Link, LinkError, millis,
-    wire::{Awaited, broken, within},
+    Link, LinkError,
+    asks::Asks,
+    millis,
+    wire::{Awaited, broken},
 };
+
+/// Interval at which it is looked whether a run is still paused.
+const PAUSE_CHECK: Duration = Duration::from_secs(1);
 
 /// Numbers of Linux's signals, including real-time signals.
 const SIGNALS: RangeInclusive<i32> = 1..=64;
@@ -97,6 +102,9 @@ pub struct Running {
     /// Longest time that it may take.
     pub(super) limit: Duration,
     pub(super) asked: Asked,
+    /// The pauses of the link's runs, and their time before this run.
+    pub(super) asks: Asks,
+    pub(super) paused_before: Duration,
 }
 
 /// The values that a reply is checked against.
@@ -114,9 +122,26 @@ impl Running {
     /// time or is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
-        let (done, body) = within(self.limit, &closed, self.answer.decode::<Run>()).await?;
+        let (done, body) = self.answer_in_time().await?;
         decode(self.call, done, body, self.asked, self.begun.elapsed())
             .map_err(|why| broken(&closed, why))
+    }
+
+    /// Waits for the answer. Time for which the run is paused does not count.
+    async fn answer_in_time(&mut self) -> Result<(RunDone, Bytes), LinkError> {
+        let Self { answer, begun, limit, asks, paused_before, .. } = self;
+        let closed = answer.closed.clone();
+        let answer = answer.decode::<Run>();
+        tokio::pin!(answer);
+        let end = || *begun + *limit + asks.paused().saturating_sub(*paused_before);
+        loop {
+            let until = if asks.is_paused() { Instant::now() + PAUSE_CHECK } else { end() };
+            match timeout_at(until, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) if asks.is_paused() || Instant::now() < end() => {}
+                Err(_) => return Err(broken(&closed, "no answer to a call")),
+            }
+        }
     }
 }
 
@@ -184,7 +209,8 @@ impl Link {
         self.send(call, request, body).await?;
         let answer = Awaited { answer, closed: self.closed.clone() };
         let limit = timeout.saturating_add(self.silence);
-        Ok(Running { call, answer, begun, limit, asked })
+        let (asks, paused_before) = (self.asks.clone(), self.asks.paused());
+        Ok(Running { call, answer, begun, limit, asked, asks, paused_before })
     }
 }
 

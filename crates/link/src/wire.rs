@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Link, LinkError, Timing,
+    asks::Incoming,
     resume::{Holding, reopened},
 };
 
@@ -313,12 +314,13 @@ pub(super) async fn pump(
     calls: Arc<Calls>,
     timing: Timing,
     holding: Option<Holding>,
+    incoming: Incoming,
 ) -> Result<(), String> {
     loop {
         let Stream { reader, writer } = &mut stream;
         let ended = tokio::select! {
             ended = write_frames(writer, &mut queue, &calls) => ended,
-            ended = read_frames(reader, &calls) => ended,
+            ended = read_frames(reader, &calls, &incoming) => ended,
             ended = silent(&calls, timing), if holding.is_some() => ended,
         };
         let why = match ended {
@@ -383,13 +385,23 @@ pub(super) async fn write_frame(
     Ok(writer.flush().await?)
 }
 
-/// Passes each answer to the call that waits for it, until the stream ends or violates the protocol.
-async fn read_frames(reader: &mut (impl AsyncRead + Unpin), calls: &Calls) -> Ended {
+/// Passes each answer to the call that waits for it, and each question to the session, until the stream ends or violates the protocol.
+async fn read_frames(
+    reader: &mut (impl AsyncRead + Unpin),
+    calls: &Calls,
+    incoming: &Incoming,
+) -> Ended {
     loop {
         let (prefix, head, body) = match read_frame(reader).await {
             Ok(frame) => frame,
             Err(error) => return error.into(),
         };
+        if matches!(prefix.kind, Kind::Ask | Kind::Withdraw) {
+            match incoming.take(prefix.kind, prefix.call, &head, body).await {
+                Ok(()) => continue,
+                Err(why) => return Ended::Broken(why),
+            }
+        }
         calls.received.fetch_add(1, Ordering::Relaxed);
         let answer = match prefix.kind {
             Kind::Reply => Ok((head, body)),

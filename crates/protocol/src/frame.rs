@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use thiserror::Error;
 
 /// The version that both sides speak; raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// Bytes before the head: length, call, kind, head length.
 pub const PREFIX_LEN: usize = 13;
@@ -104,6 +104,14 @@ kinds! {
     Install = 23,
     /// Request: summarize a table's file.
     Summarize = 24,
+    /// From the agent: a program asks for the call of a tool.
+    Ask = 25,
+    /// From the agent: nobody waits for the answer to such a question any more.
+    Withdraw = 26,
+    /// Request: pass the answer to such a question on.
+    Answer = 27,
+    /// Request: stop the run's processes until such a question is answered.
+    Pause = 28,
 }
 
 /// Why bytes are not a frame. The stream cannot be resumed after any of these.

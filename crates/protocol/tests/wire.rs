@@ -4,14 +4,14 @@
 use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
-        Abandon, AgentHello, Call, Captured, Carried, CarryLimits, CellDone, CellState, Column,
-        ColumnKind, Contents, Document, Empty, End, Export, ExportDone, Facts, Failure,
-        FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
-        Inspect, InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile, Names,
-        Output, OutputDone, PackagePiece, PageProblem, Peek, PeekDone, PeerVersion, Ping, Pong,
-        Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName, ServerHello, Shape,
-        Sheet, Stamp, Start, Stream, Summarize, SummarizeDone, Summary, SummaryKind, Variable,
-        Warm, WarmDone, WentOn,
+        Abandon, AgentHello, Answer, Ask, Call, Captured, Carried, CarryLimits, CellDone,
+        CellState, Column, ColumnKind, Contents, Document, Empty, End, Export, ExportDone, Facts,
+        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import,
+        ImportDone, Inspect, InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile,
+        Names, Output, OutputDone, PackagePiece, PageProblem, Pause, Peek, PeekDone, PeerVersion,
+        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
+        ServerHello, Shape, Sheet, Stamp, Start, Stream, Summarize, SummarizeDone, Summary,
+        SummaryKind, Variable, Warm, WarmDone, WentOn, Withdraw,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -127,7 +127,15 @@ fn of_workspaces(captured: Captured, done: &RunDone) -> Vec<String> {
 
 /// A server's first message.
 fn hello(preload: Option<Vec<String>>, undo: Option<u32>) -> ServerHello {
-    ServerHello { version: 1, silence_limit_ms: 45_000, preload, undo, hold: None, timezone: None }
+    ServerHello {
+        version: 1,
+        silence_limit_ms: 45_000,
+        preload,
+        undo,
+        hold: None,
+        timezone: None,
+        asks: false,
+    }
 }
 
 /// The messages of sandboxes that outlive their stream.
@@ -140,7 +148,11 @@ fn of_holding() -> Vec<String> {
         golden(
             0,
             Kind::Hello,
-            &ServerHello { timezone: Some("Europe/Berlin".into()), ..hello(None, None) },
+            &ServerHello {
+                timezone: Some("Europe/Berlin".into()),
+                asks: true,
+                ..hello(None, None)
+            },
             b"",
         ),
         golden(0, Kind::Resume, &resume(Some(3)), b""),
@@ -228,6 +240,18 @@ fn of_summaries() -> Vec<String> {
         golden(35, Kind::Summarize, &page, b""),
         document(7, None),
         document(1, Some(PageProblem::NoSuchPage)),
+    ]
+}
+
+/// The messages of programs that ask for calls of tools.
+fn of_asks() -> Vec<String> {
+    let ask = |again, paused| golden(1, Kind::Ask, &Ask { run: 7, again, paused }, b"{}");
+    vec![
+        ask(false, false),
+        ask(true, true),
+        golden(1, Kind::Withdraw, &Withdraw {}, b""),
+        golden(36, Kind::Pause, &Pause { ask: 1 }, b""),
+        golden(37, Kind::Answer, &Answer { ask: 1 }, b"{}"),
     ]
 }
 
@@ -326,7 +350,8 @@ fn every_message_has_the_form_that_it_always_had() {
         failures(),
     ];
     let of_workspaces = of_workspaces(captured, &done(End::TimedOut));
-    let lines = [&lines[..], &of_workspaces, &of_variables(), &of_holding(), &of_summaries()];
+    let rest = [of_variables(), of_holding(), of_summaries(), of_asks()].concat();
+    let lines = [&lines[..], &of_workspaces, &rest];
     let lines = lines.concat().join("\n");
     for kind in Kind::ALL {
         // The byte after the length and the call.

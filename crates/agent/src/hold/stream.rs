@@ -221,6 +221,15 @@ impl Outbox {
 impl Outlet for Outbox {
     fn send(&mut self, call: u32, kind: Kind, head: &[u8], body: &[&[u8]]) -> io::Result<()> {
         let counts = matches!(kind, Kind::Reply | Kind::Failure);
+        if self.keeps && matches!(kind, Kind::Ask | Kind::Withdraw) {
+            // Not stored: open questions are sent again with the next stream.
+            if self.is_connected {
+                let mut wire = vec![];
+                frame::write(&mut wire, call, kind, head, body)?;
+                self.is_connected = self.write(&wire).is_ok();
+            }
+            return Ok(());
+        }
         if !self.keeps || !counts {
             // A small frame takes one write, and a large one is not copied.
             return frame::write(&mut BufWriter::new(Unkept(self)), call, kind, head, body);

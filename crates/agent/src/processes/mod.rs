@@ -32,7 +32,10 @@ use self::{
     proc::{Last, Listing, descendants, processes, read_stat},
     wait::{Waited, is_stopped_or_dead, reap_ended, wait_for_any},
 };
-use crate::hold::{connector::Connector, door::MAX_VISIT};
+use crate::{
+    gate,
+    hold::{connector::Connector, door::MAX_VISIT},
+};
 
 /// The only signal that the agent waits for, as a set.
 fn child_signal() -> SigSet {
@@ -63,6 +66,14 @@ pub(crate) fn with_no_signal_blocked<T>(start: impl FnOnce() -> T) -> nix::Resul
 /// The time zone of all processes that are started, once the server has named one.
 static TIMEZONE: OnceLock<String> = OnceLock::new();
 
+/// The name of the socket over which programs call tools, if they may.
+static TOOLS: OnceLock<String> = OnceLock::new();
+
+/// Sets the name of that socket for the processes that are started from now on.
+pub(crate) fn set_tools(name: String) {
+    let _ = TOOLS.set(name);
+}
+
 /// Sets the time zone of the processes that are started from now on. Only the first call has an effect.
 pub(crate) fn set_timezone(name: String) {
     let _ = TIMEZONE.set(name);
@@ -71,6 +82,7 @@ pub(crate) fn set_timezone(name: String) {
 /// Starts a child with no signal blocked, in the time zone of the sandbox.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     command.envs(TIMEZONE.get().map(|name| ("TZ", name)));
+    command.envs(TOOLS.get().map(|name| (gate::VARIABLE, name)));
     with_no_signal_blocked(|| command.spawn())?
 }
 
@@ -203,6 +215,45 @@ impl Children {
             && self.hold_all(beside)
             && (beside.is_empty() || self.has_stopped(main, Duration::ZERO))
             && self.is_only(Some(main))
+    }
+
+    /// Stops a run's main process and all other processes of the run, and adds them to `paused`. Returns false if one
+    /// of those that were stopped before has run since, or new ones appear all the time. The caller must check its
+    /// children after that.
+    pub(crate) fn pause(&mut self, main: Pid, paused: &mut BTreeSet<Pid>) -> bool {
+        let (before, mut is_still) = (paused.clone(), true);
+        for _ in 0..MAX_PAUSES {
+            let others = self.others();
+            let all = others.pids.into_iter().map(Pid::from_raw).chain([main]);
+            let running: Vec<_> = all.filter(|pid| self.is_running(*pid, main)).collect();
+            if running.is_empty() && others.complete {
+                return is_still;
+            }
+            for pid in running {
+                is_still &= !before.contains(&pid);
+                paused.insert(pid);
+                let _ = kill(pid, Signal::SIGSTOP);
+            }
+            self.wait();
+            self.forget_signals();
+        }
+        false
+    }
+
+    /// Whether a process of the run of this main process has neither stopped nor ended.
+    fn is_running(&self, pid: Pid, main: Pid) -> bool {
+        read_stat(pid.as_raw(), |stat| {
+            let is_of_server = self.servers.contains(&Pid::from_raw(stat.parent));
+            !matches!(stat.state, "T" | "t" | "Z" | "X") && (pid == main || !is_of_server)
+        })
+        .unwrap_or(false)
+    }
+
+    /// Continues the processes that [`pause`](Self::pause) has stopped.
+    pub(crate) fn go_on(&self, paused: &mut BTreeSet<Pid>) {
+        for pid in std::mem::take(paused) {
+            let _ = kill(pid, Signal::SIGCONT);
+        }
     }
 
     /// Ends a run and all processes that it has started, and stops the spared processes `beside` it, which it may have
@@ -400,6 +451,9 @@ impl AsFd for Children {
 /// Time limit for a program to stop. It needs microseconds, but also a processor for them; a program that takes longer
 /// is killed and waited for.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// Number of looks for processes that a pause must stop: a signal takes a moment to do so.
+const MAX_PAUSES: u32 = 200;
 
 /// Time limit for a kernel to stop: it must not be lost because no processor is free.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(1);

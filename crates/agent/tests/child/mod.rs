@@ -88,6 +88,7 @@ impl Agent {
             undo,
             hold: None,
             timezone: None,
+            asks: false,
         });
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent_core::{Ended, Job, Summarizing, no_summary};
+use agent_core::{Asks, Ended, Job, Summarizing, no_summary};
 use protocol::message::{
     CellDone, CellState, Contents, End, Facts, Failure, FailureCode, InspectDone, ResetDone, Start,
     Summary,
@@ -38,6 +38,7 @@ const MAX_HOT: usize = 2048;
 pub(super) struct Kernel {
     interpreter: Arc<Interpreter>,
     files: SharedFiles,
+    asks: Asks,
     /// Bytes of memory that a guest may have.
     memory: usize,
     /// The guest of the workspace; `None` if it has to be created again, as after hibernation.
@@ -103,12 +104,18 @@ struct Kept {
 }
 
 impl Kernel {
-    pub(super) fn new(interpreter: Interpreter, files: SharedFiles, memory: u64) -> Self {
+    pub(super) fn new(
+        interpreter: Interpreter,
+        files: SharedFiles,
+        asks: Asks,
+        memory: u64,
+    ) -> Self {
         let memory = usize::try_from(memory).unwrap_or(usize::MAX);
         let memory = interpreter.image.len().saturating_add(memory);
         Self {
             interpreter: Arc::new(interpreter),
             files,
+            asks,
             memory,
             machine: None,
             present: None,
@@ -275,9 +282,11 @@ impl Kernel {
         let code = String::from_utf8_lossy(&job.code);
         job.outputs.begin();
         machine.guest().process.begin(stdin, Some(job.outputs.clone()));
+        machine.guest().process.allow(self.asks.are_enabled().then(|| self.asks.clone()));
         let begun = Instant::now();
         let deadline = Some(begun + Duration::from_millis(job.run.timeout_ms));
-        machine.bound(Bounds { deadline, switch: job.switch.clone(), fuel });
+        let bounds = Bounds { deadline, switch: job.switch.clone(), fuel, ..Bounds::default() };
+        machine.bound(bounds.clone());
         // No code that could have drawn random numbers has run in it.
         let is_new = !is_cell || self.present.as_ref().is_none_or(|kept| kept.count == 0);
         let told = match (self.language(), is_cell) {
@@ -289,7 +298,7 @@ impl Kernel {
             }
         };
         machine.guest().process.end();
-        (told, begun.elapsed())
+        (told, begun.elapsed().saturating_sub(bounds.paused()))
     }
 
     /// Runs a cell.
@@ -351,7 +360,7 @@ impl Kernel {
         let mut machine = machine.map_err(|error| no_guest(&error))?;
         machine.guest().process.begin(vec![], None);
         let (deadline, switch) = (Some(summarizing.until), summarizing.switch.clone());
-        machine.bound(Bounds { deadline, switch, fuel: Some(SUMMARY_FUEL) });
+        machine.bound(Bounds { deadline, switch, fuel: Some(SUMMARY_FUEL), ..Bounds::default() });
         let request = &summarizing.request;
         let summary = python::summarize(&mut machine, &request.path, request.encoding.as_deref());
         machine.guest().process.end();

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use agent_core::{Dispatcher, Frontend, Replies, next_frame};
+use agent_core::{Asks, Dispatcher, Frontend, Replies, next_frame};
 use nix::time::{ClockId, clock_gettime};
 use protocol::{
     frame::Kind,
@@ -140,7 +140,17 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
     thread::Builder::new().name("watch".into()).spawn(move || watcher.run(|| at_end.end()))?;
     let replies = Replies::to_stdout();
     let saved = (state.map(|state| (state, store)), keeper.clone());
-    let orders = runner::start(runtime, settings, pages, files.clone(), replies.clone(), saved)?;
+    // The guest looks itself whether it must pause.
+    let asks = Asks::new(replies.clone(), || {});
+    let orders = runner::start(
+        runtime,
+        settings,
+        pages,
+        files.clone(),
+        replies.clone(),
+        asks.clone(),
+        saved,
+    )?;
     let agent = Agent {
         files,
         datasets,
@@ -152,7 +162,7 @@ fn serve(folder: &Path, settings: &Settings) -> Result<(), Box<dyn std::error::E
         watch,
     };
     let store = Arc::new(OutputStore::in_memory(settings.data / OUTPUT_SHARE));
-    let mut agent = Dispatcher::new(agent, store, replies, orders);
+    let mut agent = Dispatcher::new(agent, store, replies, asks, orders);
     let mut input = io::BufReader::with_capacity(64 << 10, io::stdin().lock());
     let Some(first) = next_frame(&mut input)? else { keeper.end() };
     if agent.greet(&first).is_ok() {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use agent_core::{
-    Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted, Summarizing, no_summary,
+    Asks, Ended, Job, Orders, Replies, Runner, Seen, Settings as Wanted, Summarizing, no_summary,
 };
 use protocol::message::{
     CellState, Contents, Document, End, Export, ExportDone, Failure, FailureCode, HibernateDone,
@@ -46,17 +46,18 @@ pub(super) fn start(
     pages: Pages,
     files: SharedFiles,
     replies: Replies,
+    asks: Asks,
     (state, keeper): (Option<Saved>, Keeper),
 ) -> io::Result<Orders<Switch>> {
     let (sender, orders) = mpsc::channel();
     let kernels = runtime.interpreters.into_iter();
-    let kernels = kernels.map(|one| Kernel::new(one, files.clone(), settings.memory));
+    let kernels = kernels.map(|one| Kernel::new(one, files.clone(), asks.clone(), settings.memory));
     let kernels: Vec<_> = kernels.collect();
     let (most, fuel) = (most_kept(&kernels, settings), settings.fuel);
     if state.is_none() {
         keeper.ready(None);
     }
-    let mut worker = Worker { kernels, pages, files, replies, keeper, fuel, went_on: None };
+    let mut worker = Worker { kernels, pages, files, asks, replies, keeper, fuel, went_on: None };
     let thread = thread::Builder::new().name("runner".into()).stack_size(STACK);
     thread.spawn(move || {
         worker.go_on(state, most);
@@ -72,6 +73,7 @@ struct Worker {
     kernels: Vec<Kernel>,
     pages: Pages,
     files: SharedFiles,
+    asks: Asks,
     replies: Replies,
     keeper: Keeper,
     fuel: Option<u64>,
@@ -189,12 +191,14 @@ impl Runner for Worker {
             now.pin(|inode| self.kernels.iter().any(|kernel| kernel.has_open(inode)));
             *self.files.before() = Some(now.clone());
         }
+        self.asks.begin(job.call);
         let kernel = &mut self.kernels[at];
         let ended = if job.run.cell {
             kernel.cell(&mut job, self.fuel)
         } else {
             kernel.program(&mut job, self.fuel)
         };
+        self.asks.end();
         let is_kept = ended.as_ref().is_ok_and(|ended| match &ended.cell {
             Some(cell) => cell.state == CellState::Kept,
             None => matches!(ended.end, End::Exited { .. }),

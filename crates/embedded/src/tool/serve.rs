@@ -298,7 +298,8 @@ impl Tool {
         let memory = usize::try_from(self.settings.memory).unwrap_or(usize::MAX);
         let guest = Guest::new(process, system.clone(), memory);
         let deadline = Instant::now() + Duration::from_millis(asked.timeout_ms);
-        let bounds = Bounds { deadline: Some(deadline), switch, fuel: asked.fuel };
+        let bounds =
+            Bounds { deadline: Some(deadline), switch, fuel: asked.fuel, ..Bounds::default() };
         let (end, was_denied) = self.execute(guest, bounds);
         let elapsed = begun.elapsed();
 

@@ -276,6 +276,7 @@ impl Call<'_> {
                         read => read?,
                     }
                 }
+                Target::Tools => it.process.read_answer(to),
                 Target::Preopened(_) => return Err(Errno::Isdir),
                 Target::Output(_) | Target::Report => return Err(Errno::Badf),
             }))
@@ -338,6 +339,7 @@ impl Call<'_> {
             match target {
                 Target::Output(stream) => it.process.write_output(stream, bytes),
                 Target::Report => it.process.write_report(bytes),
+                Target::Tools => return it.process.write_question(bytes).map(Some),
                 Target::Node(inode) => {
                     return match it.files.write(inode, offset + before, bytes) {
                         // The call reports the bytes that were written. The next call will report the error.

@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +52,8 @@ pub(crate) trait HasWorld: Send + 'static {
     fn start(&self) -> Instant;
     /// Whether the guest must stop now.
     fn must_stop(&self) -> bool;
+    /// Moves the guest's deadline.
+    fn put_off(&self, by: Duration);
 }
 
 /// Carries out a call, unless the guest must stop. This is checked with each call, because a call uses almost no fuel,
@@ -111,7 +116,6 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
             fd_prestat_get(fd: i32, at: i32);
             fd_prestat_dir_name(fd: i32, at: i32, len: i32);
             fd_pwrite(fd: i32, buffers: i32, count: i32, offset: i64, done: i32);
-            fd_read(fd: i32, buffers: i32, count: i32, done: i32);
             fd_readdir(fd: i32, at: i32, len: i32, cookie: i64, done: i32);
             fd_renumber(from: i32, to: i32);
             fd_seek(fd: i32, delta: i64, whence: i32, done: i32);
@@ -129,6 +133,25 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
             path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32);
             path_unlink_file(fd: i32, path: i32, len: i32);
         );
+        linker.func_wrap(
+            module,
+            "fd_read",
+            move |mut caller: Caller<'_, G>,
+                  fd: i32,
+                  buffers: i32,
+                  count: i32,
+                  done: i32|
+                  -> wasmtime::Result<i32> {
+                let [fd, buffers, count, done] = [fd, buffers, count, done].map(i32::cast_unsigned);
+                if let Some(question) = caller.data_mut().world().0.question(fd) {
+                    let answer = ask(&mut caller, question)?.unwrap_or_default();
+                    caller.data_mut().world().0.answer(answer);
+                }
+                let read =
+                    enter(&mut caller, generation, |call| call.fd_read(fd, buffers, count, done))?;
+                Ok(number(read))
+            },
+        )?;
         linker.func_wrap(
             module,
             "random_get",
@@ -182,6 +205,34 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
         linker.func_wrap(module, "sock_shutdown", move |_: i32, _: i32| no_socket)?;
     }
     Ok(())
+}
+
+/// Has the server answer a question, and waits for that; stops earlier if the guest must stop. `None` if the guest may
+/// not ask.
+pub(crate) fn ask<G: HasWorld>(
+    caller: &mut Caller<'_, G>,
+    question: Vec<u8>,
+) -> wasmtime::Result<Option<Vec<u8>>> {
+    let Some(asks) = caller.data_mut().world().0.asks() else { return Ok(None) };
+    let (sender, answer) = mpsc::channel();
+    let then = Box::new(move |answer| drop(sender.send(answer)));
+    let Some(number) = asks.ask(question, then) else { return Ok(None) };
+    loop {
+        let before = Instant::now();
+        match answer.recv_timeout(SLICE) {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+        // The guest is the only one of its run, so that it stands still while it waits.
+        if asks.is_paused() {
+            caller.data().put_off(before.elapsed());
+        }
+        if caller.data().must_stop() {
+            asks.withdraw(number);
+            return Err(wasmtime::Error::new(Stop::Interrupted));
+        }
+    }
 }
 
 /// Waits, or stops earlier if the guest must stop.

@@ -9,6 +9,8 @@
 //! memory  the guest's memory, with every address checked
 //! ```
 //!
+//! The file `/dev/tools` passes questions to the server, and their answers back ([`link`]).
+//!
 //! There are no sockets, processes or signals. The functions use nothing of the host except its clocks and its source
 //! of random numbers.
 
@@ -20,6 +22,6 @@ mod poll;
 mod process;
 
 pub(crate) use self::{
-    link::{HasWorld, Stop, link},
+    link::{HasWorld, Stop, ask, link},
     process::{Descriptors, Process},
 };

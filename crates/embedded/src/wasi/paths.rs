@@ -4,7 +4,10 @@ use super::{
     calls::{Call, Done, FLAG_APPEND},
     process::{Descriptor, Target},
 };
-use crate::files::{Area, DatasetPath, Errno, Located};
+use crate::files::{Area, Base, DatasetPath, Errno, Located, ROOT, Stat};
+
+/// The path of the file over which programs ask the server to call tools, from the root.
+const TOOLS: &str = "dev/tools";
 
 /// Flags and rights with which a path is opened.
 const O_CREAT: u32 = 1;
@@ -27,6 +30,12 @@ impl Call<'_> {
         self.files.locate(self.process.base(fd)?, &path, follow)
     }
 
+    /// Whether a path is that of the file for questions to the server. It is no file of the tree, and is not listed.
+    fn is_tools(&self, fd: u32, path: u32, len: u32) -> Result<bool, Errno> {
+        let is_root = matches!(self.process.base(fd), Ok(Base::Node(ROOT)));
+        Ok(is_root && self.memory.text(path, len)?.trim_start_matches('/') == TOOLS)
+    }
+
     /// The place of a path that is to be changed, which is not in a dataset.
     fn own(&self, fd: u32, path: u32, len: u32, follow: bool) -> Result<(u64, String), Errno> {
         match self.at(fd, path, len, follow)? {
@@ -44,6 +53,9 @@ impl Call<'_> {
         at: u32,
     ) -> Done {
         let follow = flags & SYMLINK_FOLLOW != 0;
+        if self.is_tools(fd, path, len)? && self.process.asks().is_some() {
+            return self.write_stat(at, Stat { links: 1, ..Stat::default() });
+        }
         let stat = match self.at(fd, path, len, follow)? {
             Located::Tree(folder, path) => {
                 self.files.stat(self.files.find(folder, &path, follow)?)?
@@ -115,6 +127,11 @@ impl Call<'_> {
             can_write: wants_write,
             ..Descriptor::new(Target::Stdin)
         };
+        if self.is_tools(fd, path, len)? {
+            let target = self.process.open_tools()?;
+            let opened = self.process.descriptors.open(Descriptor { target, ..descriptor })?;
+            return self.memory.write_u32(done, opened);
+        }
         let (folder, path) = match self.at(fd, path, len, follow && !wants(O_EXCL))? {
             Located::Tree(folder, path) => (folder, path),
             Located::Dataset(path) => {

@@ -1,6 +1,9 @@
 //! The process of one guest: descriptors, arguments, input and outputs.
 
-use protocol::message::Stream;
+use std::io::{self, Read};
+
+use agent_core::Asks;
+use protocol::message::{MAX_ASK, Stream};
 use sandbox_files::outputs::SharedOutputs;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +32,8 @@ pub(super) enum Target {
     Node(u64),
     /// A file or a folder of a dataset.
     Dataset(Open),
+    /// The file over which programs ask the server to call tools.
+    Tools,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -124,6 +129,11 @@ pub(crate) struct Process {
     report: Vec<u8>,
     /// The end of the guest's output without a receiver, as when our own code runs.
     unheard: Vec<u8>,
+    /// The way to the server, while a run is in progress that may ask it.
+    asks: Option<Asks>,
+    /// The question that the guest is writing, and the answer that it is reading.
+    question: Vec<u8>,
+    answer: Option<io::Cursor<Vec<u8>>>,
 }
 
 impl Process {
@@ -131,7 +141,20 @@ impl Process {
     pub(crate) fn new(args: Vec<String>, env: Vec<String>, folders: Vec<(String, u64)>) -> Self {
         let descriptors = Descriptors::standard(folders.len());
         let (stdin, report, unheard) = (vec![], vec![], vec![]);
-        Self { descriptors, args, env, folders, stdin, read: 0, outputs: None, report, unheard }
+        Self {
+            descriptors,
+            args,
+            env,
+            folders,
+            stdin,
+            read: 0,
+            outputs: None,
+            report,
+            unheard,
+            asks: None,
+            question: vec![],
+            answer: None,
+        }
     }
 
     /// A process without our code, and so without a descriptor for reports.
@@ -184,9 +207,54 @@ impl Process {
 
     /// Ends a call. Returns the report of our code in the guest.
     pub(crate) fn end(&mut self) -> Vec<u8> {
-        self.outputs = None;
-        self.stdin = vec![];
+        (self.outputs, self.asks) = (None, None);
+        (self.stdin, self.question, self.answer) = (vec![], vec![], None);
         std::mem::take(&mut self.report)
+    }
+
+    /// Lets the guest ask the server during the next call.
+    pub(crate) fn allow(&mut self, asks: Option<Asks>) {
+        self.asks = asks;
+    }
+
+    /// The way to the server, if the guest may ask it now.
+    pub(super) fn asks(&self) -> Option<Asks> {
+        self.asks.clone()
+    }
+
+    /// Opens the file for questions.
+    pub(super) fn open_tools(&mut self) -> Result<Target, Errno> {
+        if self.asks.is_none() {
+            return Err(Errno::Noent);
+        }
+        (self.question, self.answer) = (vec![], None);
+        Ok(Target::Tools)
+    }
+
+    /// Takes a part of a question.
+    pub(super) fn write_question(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        if self.question.len() + bytes.len() > MAX_ASK {
+            return Err(Errno::Fbig);
+        }
+        self.question.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    /// The question that must be answered before this descriptor can be read.
+    pub(super) fn question(&mut self, fd: u32) -> Option<Vec<u8>> {
+        let is_it = matches!(self.descriptors.get(fd).ok()?.target, Target::Tools);
+        (is_it && self.answer.is_none()).then(|| std::mem::take(&mut self.question))
+    }
+
+    /// Sets the answer to that question.
+    pub(super) fn answer(&mut self, answer: Vec<u8>) {
+        self.answer = Some(io::Cursor::new(answer));
+    }
+
+    /// Reads the next bytes of the answer.
+    pub(super) fn read_answer(&mut self, to: &mut [u8]) -> usize {
+        // Reading from memory does not fail.
+        self.answer.as_mut().and_then(|answer| answer.read(to).ok()).unwrap_or_default()
     }
 
     /// Reads the next bytes of standard input. Returns their number.

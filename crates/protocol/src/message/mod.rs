@@ -1,5 +1,6 @@
 //! Messages: the heads of frames, each request tied to its reply by type.
 
+mod ask;
 mod call;
 mod facts;
 mod files;
@@ -13,6 +14,7 @@ use std::io;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use self::{
+    ask::{Answer, Ask, MAX_ASK, MAX_ASKS, Pause, Withdraw},
     call::{Call, CallInput, Forget},
     facts::{Facts, MissingFile, Names, Position, Shape},
     files::{
@@ -81,6 +83,8 @@ requests! {
     Ping => Pong,
     Resume => Resumed,
     Remember => Empty,
+    Answer => Empty,
+    Pause => Empty,
 }
 
 /// Why a request could not be carried out.

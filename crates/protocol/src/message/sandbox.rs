@@ -36,6 +36,9 @@ pub struct ServerHello {
     /// The time zone of programs, by its IANA name; `None` is UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
+    /// Whether programs may [ask](super::Ask) for calls of tools.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub asks: bool,
 }
 
 /// Answers [`ServerHello`], and is the first frame from the agent.
