@@ -26,6 +26,7 @@
 //!   [`signed_urls`], [`listing`] and [`export`] (files for people), [`own_tools`], [`trace`].
 //! - **Sessions**: [`sessions`] (all of them), [`session`] (one), [`archive`] (restoring them later), [`marks`] (names
 //!   that are not free yet), [`packages`], [`notes`] (sentences for models), [`picture`] (images for models).
+//! - **Calls out of a sandbox**: [`upstream`], the client of the operator's own servers and services.
 //! - **Sandboxes**: the crate [`backend`], with a module for each kind.
 //! - **For the operator**: [`cli`], [`audit`], [`metrics`], the crate [`config`] (settings).
 //! - **Values**: the crate [`model`]; [`error`] has every error that a caller can get.
@@ -63,3 +64,4 @@ pub mod sessions;
 pub mod signed_urls;
 mod summary;
 mod trace;
+pub mod upstream;

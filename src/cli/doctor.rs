@@ -9,7 +9,7 @@ use config::{
 };
 use protocol::frame::PROTOCOL_VERSION;
 
-use super::{backend, datasets, health, probe::probe, serve::fuel_is_ignored};
+use super::{backend, datasets, health, probe::probe, serve::fuel_is_ignored, upstreams};
 use crate::{
     archive::Archive,
     http::{Listener, PortInUse, Tls},
@@ -61,6 +61,7 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
         ));
     }
     checks.extend(datasets::checks(config));
+    checks.extend(upstreams::checks(config).await);
     if let Some(finding) = certificate(config) {
         checks.push(Check::new("tls", finding));
     }

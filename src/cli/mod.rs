@@ -32,6 +32,7 @@ mod settings;
 mod token;
 #[cfg(feature = "wasm")]
 mod tool;
+mod upstreams;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 

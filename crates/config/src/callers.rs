@@ -166,7 +166,7 @@ impl Callers {
 type IsWithin = fn(policy: &Config, server: &Config) -> bool;
 
 /// The settings that a policy can have.
-const IN_POLICIES: [(Row, IsWithin); 18] = [
+const IN_POLICIES: [(Row, IsWithin); 23] = [
     (table::SANDBOX_MEMORY_LIMIT.row, |policy, server| policy.memory_limit <= server.memory_limit),
     (table::SANDBOX_DEFAULT_MEMORY.row, |policy, _| {
         policy.default_memory <= Some(policy.memory_limit)
@@ -196,6 +196,19 @@ const IN_POLICIES: [(Row, IsWithin); 18] = [
     (table::SANDBOX_TOOLSETS.row, |policy, server| policy.toolsets.are_within(server.toolsets)),
     (table::SANDBOX_PACKAGES.row, |policy, server| policy.packages.is_within(&server.packages)),
     (table::SANDBOX_DATASETS.row, Config::lists_only),
+    (table::SANDBOX_UPSTREAMS.row, Config::lists_only_upstreams),
+    (table::SANDBOX_CALLS_PER_RUN.row, |policy, server| {
+        policy.calls_per_run <= server.calls_per_run
+    }),
+    (table::SANDBOX_CALLS_AT_ONCE.row, |policy, server| {
+        policy.calls_at_once <= server.calls_at_once
+    }),
+    (table::SANDBOX_CALLS_BYTES.row, |policy, server| policy.calls_bytes <= server.calls_bytes),
+    (table::SANDBOX_CALLS_PER_MINUTE.row, |policy, server| {
+        server
+            .calls_per_minute
+            .is_none_or(|most| policy.calls_per_minute.is_some_and(|it| it <= most))
+    }),
     (table::SANDBOX_PYTHON.row, |policy, server| policy.python <= server.python),
     (table::SANDBOX_JAVASCRIPT.row, |policy, server| policy.javascript <= server.javascript),
     (table::SANDBOX_BASH.row, |policy, server| policy.bash <= server.bash),

@@ -10,7 +10,7 @@
 //!   tokens: file:/run/secrets/tokens
 //! ```
 //!
-//! Callers are read in [`callers`], datasets in [`datasets`].
+//! Callers are read in [`callers`], datasets in [`datasets`], upstreams in [`upstreams`].
 //!
 //! A value becomes the text that the setting's variable would have: a list with the setting's separator, a number under
 //! a key that ends with `_mb` with this unit. `${NAME}` stands for an environment variable, `file:PATH` for a secret in a
@@ -18,6 +18,7 @@
 
 mod callers;
 mod datasets;
+mod upstreams;
 
 use std::{
     collections::BTreeMap,
@@ -39,6 +40,7 @@ use super::{
     given::{Given, Source},
     setting::Row,
     table,
+    upstreams::Upstream,
 };
 
 /// The environment variable that names the file.
@@ -98,6 +100,9 @@ const DATASETS: &str = "datasets";
 /// The section with the policies, by their names.
 const POLICIES: &str = "policies";
 
+/// The section with the upstreams, by their names.
+const UPSTREAMS: &str = "upstreams";
+
 /// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
@@ -108,6 +113,7 @@ pub(super) struct Contents {
     pub(super) callers: Vec<Caller>,
     pub(super) policies: BTreeMap<String, Policy>,
     pub(super) datasets: Vec<DatasetEntry>,
+    pub(super) upstreams: Vec<Upstream>,
 }
 
 /// The file with this name, or else the first that exists of those in the user's and the system's folders for settings.
@@ -174,6 +180,7 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
             let (callers, rest): (Vec<_>, Vec<_>) = entries.into_iter().partition(is(CALLERS));
             let (policies, rest) = rest.into_iter().partition::<Vec<_>, _>(is(POLICIES));
             let (datasets, rest) = rest.into_iter().partition::<Vec<_>, _>(is(DATASETS));
+            let (upstreams, rest) = rest.into_iter().partition::<Vec<_>, _>(is(UPSTREAMS));
             found.read("", rest);
             for (key, node) in policies {
                 found.read_policies(&key, node.value);
@@ -183,6 +190,9 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<String>) -> Contents {
             }
             for (key, node) in datasets {
                 found.read_datasets(&key, node.value);
+            }
+            for (key, node) in upstreams {
+                found.read_upstreams(&key, node.value);
             }
         }
         Some(_) => found.mistakes.push(format!("{shown}:1: is no mapping of sections")),

@@ -14,6 +14,7 @@ use super::{
     given::{Given, Source},
     setting::{PREFIX, Row},
     table, tokens,
+    upstreams::Upstream,
 };
 
 /// The places from which settings are read, besides the environment.
@@ -42,6 +43,7 @@ pub(super) struct Values {
     pub(super) callers: Vec<Caller>,
     pub(super) policies: BTreeMap<String, Policy>,
     pub(super) datasets: Vec<DatasetEntry>,
+    pub(super) upstreams: Vec<Upstream>,
 }
 
 impl Values {
@@ -50,7 +52,7 @@ impl Values {
         let mut mistakes = vec![];
         let file = file::find(inputs.file.clone());
         let contents = file.as_ref().map(|path| file::read(path, &mut mistakes));
-        let Contents { values: mut given, mut remarks, callers, policies, datasets } =
+        let Contents { values: mut given, mut remarks, callers, policies, datasets, upstreams } =
             contents.unwrap_or_default();
         let env_file = inputs.env_file.read(&mut mistakes).map(|(path, vars)| {
             for (name, text) in vars {
@@ -81,7 +83,7 @@ impl Values {
             given.insert((*variable).to_owned(), given_here);
         }
         remarks.extend(aliases::apply(&mut given));
-        Self { given, mistakes, env_file, file, remarks, callers, policies, datasets }
+        Self { given, mistakes, env_file, file, remarks, callers, policies, datasets, upstreams }
     }
 
     /// The text of a setting, unless it is blank.

@@ -24,6 +24,7 @@ pub mod table;
 mod tests;
 mod tokens;
 mod toolsets;
+pub mod upstreams;
 
 use std::{fmt, time::Duration};
 
@@ -40,6 +41,7 @@ pub use self::{
     schema::schema,
     table::Config,
     toolsets::{Toolset, Toolsets},
+    upstreams::Upstreams,
 };
 use self::{
     inputs::Values,
@@ -158,7 +160,8 @@ impl Config {
     }
 
     fn check(values: Values) -> Result<Self, Mistakes> {
-        let Values { mut given, mistakes: unread, callers, policies, datasets, .. } = values;
+        let Values { mut given, mistakes: unread, callers, policies, datasets, upstreams, .. } =
+            values;
         let Values { env_file, file, remarks, .. } = values;
         let misspelt = misspelt::among(&given);
         given.retain(|name, _| name.starts_with(PREFIX));
@@ -179,6 +182,10 @@ impl Config {
         }
         match Datasets::new(config.dataset_list.as_deref(), datasets) {
             Ok(datasets) => config.datasets = datasets,
+            Err(mistake) => others.push(mistake),
+        }
+        match Upstreams::new(config.upstream_list.as_deref(), upstreams) {
+            Ok(upstreams) => config.upstreams = upstreams,
             Err(mistake) => others.push(mistake),
         }
         others.extend(config.dataset_mistakes());

@@ -59,6 +59,8 @@ macro_rules! settings {
             pub callers: Callers,
             /// The datasets.
             pub datasets: Datasets,
+            /// The servers and services that programs in sandboxes can call.
+            pub upstreams: Upstreams,
         }
 
         impl Config {
@@ -78,6 +80,7 @@ macro_rules! settings {
                     remarks: vec![],
                     callers: Callers::default(),
                     datasets: Datasets::default(),
+                    upstreams: Upstreams::default(),
                 }
             }
 

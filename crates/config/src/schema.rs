@@ -65,7 +65,58 @@ pub fn schema() -> Value {
             },
         },
     });
+    root["properties"]["upstreams"] = json!({
+        "description": "Servers of MCP and services over HTTP that programs in sandboxes can call, by a name \
+                        (docs/calls.md).",
+        "type": ["object", "null"],
+        "propertyNames": { "pattern": "^[a-z][a-z0-9_]{0,31}$" },
+        "additionalProperties": of_upstream(),
+    });
     root
+}
+
+/// The schema of an upstream.
+fn of_upstream() -> Value {
+    let text = json!({ "type": "string" });
+    let texts = |description: &str| json!({ "description": description, "anyOf": [text, { "type": "array", "items": text }] });
+    let scalar = json!({ "type": ["string", "number", "boolean"] });
+    let map = |description: &str| json!({ "description": description, "type": "object", "additionalProperties": scalar });
+    let whole = |description: &str, default: u64, max: u64| {
+        json!({
+            "description": description, "type": "integer", "minimum": 1, "maximum": max, "default": default,
+        })
+    };
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "oneOf": [
+            { "required": ["command"] }, { "required": ["url"] }, { "required": ["base_url"] },
+        ],
+        "properties": {
+            "command": { "description": "A server of MCP over stdio: its program.", "type": "string" },
+            "args": { "type": "array", "items": scalar },
+            "env": map("Variables of its environment, which has PATH and HOME besides."),
+            "cwd": { "description": "Its working folder, an absolute path.", "type": "string" },
+            "url": { "description": "A server of MCP over streamable HTTP.", "type": "string" },
+            "base_url": { "description": "A service over HTTP.", "type": "string" },
+            "headers": map("Headers of each request. ${VARIABLE} and file:PATH stand for secrets."),
+            "methods": texts("Methods that requests to a service can have; GET alone, if left out."),
+            "paths": texts("Patterns of the paths of requests to a service; all, if left out."),
+            "type": { "enum": ["stdio", "http", "streamable-http", "streamableHttp"] },
+            "description": { "description": "One line for models.", "type": "string" },
+            "allow": texts("Patterns of tools or methods that may be called, besides those that only read."),
+            "ask": texts("Patterns of tools or methods of which a person must allow each call."),
+            "callers": texts("Names of the callers that can use it; all, if left out."),
+            "timeout_s": whole("Time limit of a call.", 60, 3600),
+            "max_answer_mb": whole("The largest answer.", 10, 1000),
+            "private": {
+                "description": "Whether it may have a private or loopback address, or http://.",
+                "type": "boolean",
+                "default": false,
+            },
+            "idle_s": whole("Time without calls after which its process or connection ends.", 300, 86_400),
+        },
+    })
 }
 
 /// The schema of sections with these settings.

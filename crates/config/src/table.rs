@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use model::package::Allowed;
+use model::{UpstreamName, package::Allowed};
 use protocol::limits::MAX_UNDO;
 use sandbox_container::{Storage, defaults};
 
@@ -42,6 +42,7 @@ use super::{
         Setting,
     },
     toolsets::Toolsets,
+    upstreams::{Upstreams, names},
 };
 use crate::{
     auth::{Token, Tokens},
@@ -231,6 +232,29 @@ settings! {
         /// engine runs, whichever engine makes the sandboxes (docs/own-tools.md). A change is taken over within a
         /// second or two, and at once with SIGHUP.
         tools_file: Option<PathBuf> = SANDBOX_TOOLS_FILE["tools.file"]("", Words("a file or a folder"), path);
+    }
+    "Calls out of a sandbox" {
+        /// Names of the upstreams that programs in sandboxes can call, or none; all of the section upstreams of the
+        /// settings file if not set (docs/calls.md). In a policy: those that its callers can call, and no others.
+        upstream_list: Option<Vec<UpstreamName>> = SANDBOX_UPSTREAMS["calls.upstreams"](
+            "", List(',', "none, or names of upstreams"), names,
+        );
+        /// Calls that one run or cell can make.
+        calls_per_run: u32 = SANDBOX_CALLS_PER_RUN["calls.max_per_run"]("100", Whole(1, 100_000), whole);
+        /// Calls of one run or cell that can be in progress at once. Further ones wait.
+        calls_at_once: u32 = SANDBOX_CALLS_AT_ONCE["calls.max_at_once"]("8", Whole(1, 32), whole);
+        /// Bytes of arguments and answers of all calls of one run or cell.
+        calls_bytes: u64 = SANDBOX_CALLS_BYTES["calls.max_bytes_per_run"](
+            "50MB", Size(1000, 10_000_000_000), whole,
+        );
+        /// Calls of one client in a minute, in all its sessions; 0 for no limit.
+        calls_per_minute: Option<NonZeroU32> = SANDBOX_CALLS_PER_MINUTE["calls.max_per_minute"](
+            "600", Whole(0, 1_000_000), rate,
+        );
+        /// How long a call that a person must allow waits for the decision. It then fails.
+        call_ask_timeout: Duration = SANDBOX_CALL_ASK_TIMEOUT_S["calls.ask_timeout_s"](
+            "600", Seconds(1, 86_400), seconds,
+        );
     }
     "Sessions" {
         /// Concurrent sessions with a place of their own: a container or processes that hold memory. Sessions that

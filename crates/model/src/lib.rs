@@ -4,6 +4,7 @@
 //! - [`SessionId`], [`RunId`], [`Principal`], [`SessionKey`]: the names of sessions, runs and callers.
 //! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
 //! - [`Dataset`]: data of the operator that sandboxes can read.
+//! - [`UpstreamName`]: a server or service of the operator that programs in sandboxes can call.
 //! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
 //! - [`OwnSettings`], [`Lost`]: a session's own settings, and why a session was lost.
 //! - [`SessionRecord`], [`WorkspaceId`]: what a later server needs to know of a session.
@@ -18,6 +19,7 @@ pub mod package;
 mod record;
 mod session;
 pub mod text;
+mod upstream;
 mod world;
 
 pub use self::{
@@ -28,5 +30,6 @@ pub use self::{
     outcome::{CellStatus, Outcome, Output},
     record::{SessionRecord, WorkspaceId},
     session::{Lost, LostReason, OwnSettings, SessionKey},
+    upstream::{InvalidUpstreamName, UpstreamName},
     world::World,
 };

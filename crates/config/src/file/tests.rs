@@ -172,12 +172,12 @@ fn all_mistakes_of_a_dataset_are_told() {
 
 fn with_callers(text: &str) -> Result<Config, String> {
     let mut mistakes = vec![];
-    let Contents { values: given, callers, policies, datasets, .. } =
+    let Contents { values: given, callers, policies, datasets, upstreams, .. } =
         parse(Path::new(PATH), text, &mut mistakes);
     if !mistakes.is_empty() {
         return Err(mistakes.join("\n"));
     }
-    Config::check(Values { given, callers, policies, datasets, ..Values::default() })
+    Config::check(Values { given, callers, policies, datasets, upstreams, ..Values::default() })
         .map_err(|mistakes| mistakes.to_string())
 }
 

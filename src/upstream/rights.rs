@@ -1,0 +1,57 @@
+//! Rights: which tools of an upstream may be called. Pure.
+//!
+//! | the settings have the tool in | a tool that only reads | any other |
+//! |---|---|---|
+//! | `ask`, whatever else | a person is asked | a person is asked |
+//! | `allow` | may be called | may be called |
+//! | neither | may be called | may not |
+
+use config::upstreams::{Pattern, Upstream as Settings};
+use model::UpstreamName;
+
+use super::{CallError, CallErrorKind, catalogue::Tool};
+
+/// Whether a call may be made at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Allowed,
+    /// A person must allow it first.
+    Ask,
+}
+
+/// The rights of all callers of an upstream.
+pub(super) struct Rights<'a> {
+    allow: &'a [Pattern],
+    ask: &'a [Pattern],
+}
+
+impl<'a> Rights<'a> {
+    pub(super) fn of(settings: &'a Settings) -> Self {
+        Self { allow: &settings.allow, ask: &settings.ask }
+    }
+
+    /// The verdict on a tool; `None` if it may not be called.
+    pub(super) fn verdict(&self, tool: &Tool) -> Option<Verdict> {
+        let has = |patterns: &[Pattern]| patterns.iter().any(|it| it.matches(&tool.name));
+        if has(self.ask) {
+            Some(Verdict::Ask)
+        } else if tool.read_only || has(self.allow) {
+            Some(Verdict::Allowed)
+        } else {
+            None
+        }
+    }
+}
+
+/// The error about a tool that may not be called.
+pub(super) fn not_allowed(upstream: &UpstreamName, tool: &Tool) -> CallError {
+    CallError::new(
+        CallErrorKind::NotAllowed,
+        format!(
+            "{upstream}.{} may change something, and the operator has not allowed it: upstreams.{upstream}.allow or \
+             upstreams.{upstream}.ask in the server's settings file would have to name it",
+            tool.name
+        ),
+    )
+}
