@@ -27,9 +27,9 @@ pub(crate) const LABEL_TEMPLATE: &str = "llm-sandbox.template";
 /// The stage of the Dockerfile on which its last stage is based.
 pub(crate) const LIBRARIES: &str = "libraries";
 
-/// The fork server and the Python kernel, programs for the image's Python: path in the build context and content.
+/// The fork server, the Python kernel and the modules that programs can import: path in the build context and content.
 /// They are in the last stage, as is the agent.
-pub(crate) const FORK_SERVER: [(&str, &[u8]); 7] = [
+pub(crate) const FORK_SERVER: [(&str, &[u8]); 8] = [
     (
         "runtimes/python/zygote.py",
         include_bytes!("../../../sandbox-image/runtimes/python/zygote.py"),
@@ -46,6 +46,10 @@ pub(crate) const FORK_SERVER: [(&str, &[u8]); 7] = [
     ),
     ("runtimes/python/page.py", include_bytes!("../../../sandbox-image/runtimes/python/page.py")),
     ("runtimes/python/carry.py", include_bytes!("../../../sandbox-image/runtimes/python/carry.py")),
+    (
+        "runtimes/python/modules/tools.py",
+        include_bytes!("../../../sandbox-image/runtimes/python/modules/tools.py"),
+    ),
 ];
 
 /// The JavaScript kernel, a program for the image's Node: path in the build context and content. It is in the last
@@ -81,6 +85,7 @@ const FILES: &[(&str, &[u8])] = &[
     FORK_SERVER[4],
     FORK_SERVER[5],
     FORK_SERVER[6],
+    FORK_SERVER[7],
     (
         "runtimes/python/matplotlibrc",
         include_bytes!("../../../sandbox-image/runtimes/python/matplotlibrc"),

@@ -68,6 +68,8 @@ impl Local {
         }
         // In a folder above all programs, as in the image.
         tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
+        let path = std::env::join_paths([&packages, &self.folder.join("runtimes/python/modules")])
+            .map_err(std::io::Error::other)?;
         let mut child = Command::new(self.folder.join("agent"))
             .args(sandbox_container::agent_arguments(&spec.limits))
             .args([&data, &scratch, &self.folder.join("runtimes"), &packages, &datasets])
@@ -75,8 +77,8 @@ impl Local {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", scratch.join("home"))
             .env("LANG", "C.UTF-8")
-            // In the image, a `.pth` file among the image's packages adds this folder after them.
-            .env("PYTHONPATH", &packages)
+            // In the image, `.pth` files among the image's packages add these folders after them.
+            .env("PYTHONPATH", path)
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())

@@ -15,6 +15,7 @@ Facts are the same as those of the kernel in containers (facts.py), and cells ar
 import builtins
 import contextlib
 import gc
+import importlib.machinery
 import io
 import json
 import linecache
@@ -96,6 +97,30 @@ def library(name, source, **names):
     return module
 
 
+class OwnModules:
+    """Finds those of our modules that programs can import. It comes last on the path, so that a module of the user's of
+    the same name wins. They are compiled when the image is made."""
+
+    programs = {}
+
+    @classmethod
+    def add(cls, name):
+        # The path is that of the same file in a container, from the folder of the shell (shell.py).
+        cls.programs[name] = compile(sources.pop(name), f"modules/{name}.py", "exec")
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, cls) if name in cls.programs else None
+
+    @staticmethod
+    def create_module(spec):
+        pass
+
+    @classmethod
+    def exec_module(cls, module):
+        exec(cls.programs[module.__name__], vars(module))
+
+
 def output(number):
     """Returns a text stream without a buffer, so that output before a stop is not lost."""
     raw = io.FileIO(number, "wb", closefd=False)
@@ -140,6 +165,8 @@ def boot():
     patch_time()
     facts, shells = load("facts", sources.pop("facts")), load("shell", sources.pop("shell"))
     summaries = load("summary", sources.pop("summary"))
+    OwnModules.add("tools")
+    sys.meta_path.append(OwnModules)
     if "IPython" not in sys.modules:
         try:
             import IPython.core.interactiveshell

@@ -44,9 +44,11 @@ const TQDM: &str = include_str!("../../../sandbox-image/runtimes/python/sandbox_
 
 const SUMMARY: &str = include_str!("../../../sandbox-image/runtimes/python/summary.py");
 
+const TOOLS: &str = include_str!("../../../sandbox-image/runtimes/python/modules/tools.py");
+
 /// Our sources in a runtime's image, in addition to the package.
-pub(crate) const SOURCES: [&str; 8] =
-    [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM, SUMMARY];
+pub(crate) const SOURCES: [&str; 9] =
+    [SOURCE, NUMPY, FACTS, SHELL, FIGURES, FONTS_SOURCE, TQDM, SUMMARY, TOOLS];
 
 /// The report of our function on a program or cell.
 #[derive(Debug, Default, Deserialize)]
@@ -130,6 +132,7 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
         ("fonts", FONTS_SOURCE),
         ("tqdm", TQDM),
         ("summary", SUMMARY),
+        ("tools", TOOLS),
     ] {
         turn(
             machine,

@@ -335,15 +335,16 @@ def warn_of(message, *args, **more):
 
 
 def name_modules(cells):
-    """Tells `inspect` which module cells belong to, and that the frames of this file are to be left out of tracebacks
-    as IPython's own are. Otherwise all modules would be asked for their files, a few times for each frame of a cell:
+    """Tells `inspect` which module cells belong to, and that the frames of this file and of our modules are to be left
+    out of tracebacks as IPython's own are. Otherwise all modules would be asked for their files, a few times for each frame of a cell:
     that takes seconds if a function has called itself without end."""
-    inspect.modulesbyfile[make.__code__.co_filename] = "IPython"
+    this = make.__code__.co_filename
+    ours = this, os.path.join(os.path.dirname(this), "modules", "tools.py")
     with contextlib.suppress(OSError):
         folder = os.getcwd()
-        for name in cells:
+        for name, module in (*((name, "IPython") for name in ours), *((name, "__main__") for name in cells)):
             for file in name, os.path.join(folder, name):
-                inspect.modulesbyfile[file] = "__main__"
+                inspect.modulesbyfile[file] = module
 
 
 class NotebookShell:
