@@ -40,6 +40,7 @@
 pub mod archive;
 mod audit;
 mod budget;
+mod calls;
 pub mod cli;
 pub mod content;
 pub mod error;

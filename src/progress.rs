@@ -4,7 +4,7 @@
 //! looks at a run (`Peek`) --> RunOutput: unfinished lines, the newest bytes --> Lines: whole lines --> messages
 //! ```
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use model::{
@@ -13,6 +13,8 @@ use model::{
 };
 use protocol::message::{Peek, PeekDone, RuntimeName};
 use tokio::time::Instant;
+
+use crate::calls::approvals::Approval;
 
 /// Longest line that is shown, in characters; only the end of a longer line is shown.
 const MAX_LINE_CHARS: usize = 500;
@@ -45,6 +47,8 @@ pub struct Progress {
     pub bar: String,
     /// Bytes written to both outputs.
     pub written: u64,
+    /// The call out of the sandbox that waits for a person.
+    pub(crate) approval: Option<Arc<Approval>>,
 }
 
 /// Lines for a reader that may be slower than their writer: then it misses the oldest.

@@ -90,6 +90,11 @@ pub(crate) struct Record {
     pub(crate) image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limits: Option<Limits>,
+    /// A person's decision on a call out of a sandbox, and the way by which it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decided_by: Option<&'static str>,
     /// The outcome, as in the log.
     pub(crate) outcome: String,
     #[serde(skip_serializing_if = "Option::is_none")]

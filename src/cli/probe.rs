@@ -64,6 +64,7 @@ pub(super) async fn probe(
         timeout: TIMEOUT,
         cancel: CancellationToken::new(),
         progress: None,
+        calls: None,
     };
     let (_, report) = sessions.run(None, program).await;
     sessions.host().shutdown().await;

@@ -118,6 +118,7 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         timeout,
         cancel: stop,
         progress: None,
+        calls: None,
     };
     let (Opened { id, .. }, report) = sessions.run(session, program).await;
     let report = report?;

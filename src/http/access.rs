@@ -82,6 +82,11 @@ impl Access {
         Ok(who)
     }
 
+    /// Whether callers have no tokens, but only signed URLs.
+    pub(super) fn takes_no_tokens(&self) -> bool {
+        !self.has_tokens && !self.is_open
+    }
+
     /// The credential that requests need.
     fn needed(&self) -> Needed {
         if !self.has_tokens {
@@ -182,7 +187,7 @@ impl Access {
         let Asked { headers, uri, any } = request;
         let query = Query::of(uri);
         let has_token = headers.contains_key(header::AUTHORIZATION);
-        let takes_none = !self.has_tokens && !self.is_open;
+        let takes_none = self.takes_no_tokens();
         let is_signed = any.is_some() || query.has_signature();
         if !is_signed || (has_token && !takes_none) {
             return Ok(sessions.seen_by(self.principal(headers)?));

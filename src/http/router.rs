@@ -48,6 +48,12 @@ fn endpoints() -> Vec<Endpoint> {
         endpoint(Method::GET, "/sessions/{session}", own, get(viewer::one)),
         endpoint(Method::DELETE, "/sessions/{session}", own, delete(viewer::end)),
         endpoint(Method::DELETE, "/sessions/{session}/runs/{run}", own, delete(viewer::cancel)),
+        endpoint(
+            Method::POST,
+            "/sessions/{session}/approvals/{approval}",
+            own,
+            post(viewer::decide),
+        ),
         endpoint(Method::POST, "/files", own, post(upload::post)),
         endpoint(Method::POST, "/files/", own, post(upload::post)),
         endpoint(Method::GET, "/files/{session}", own, get(download::all)),

@@ -24,6 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    approval::asking,
     arguments::hidden,
     call::{Call, add_notes, success, whole},
     running::reporting,
@@ -205,7 +206,7 @@ impl Call {
             None
         };
         // No progress of a run is reported after the answer to its call.
-        if let Some(ran) = reporting(self, told, first).await {
+        if let Some(ran) = reporting(self, told.clone(), asking(self, told, first)).await {
             return ran;
         }
         // The client has its answer, so the output is read for viewers alone.

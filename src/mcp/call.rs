@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    approval::{self, asking},
     audited::{self, Log},
     background::OfCall,
     languages::{Language, unfenced},
@@ -283,14 +284,18 @@ impl Call {
         // The answer of a call that takes long is a task, unless its session ends with it.
         let may_be_task = self.takes_tasks() && !matches!(which, Which::Stateless(_));
         let may_go_on = in_background || may_be_task;
-        let is_heard = may_go_on || self.context.meta.get_progress_token().is_some();
+        let sessions = &self.services.sessions;
+        let may_be_asked = approval::can_ask(self) && !sessions.upstreams().is_empty();
+        let is_heard =
+            may_go_on || may_be_asked || self.context.meta.get_progress_token().is_some();
         program.progress = is_heard.then_some(progress);
         let is_nameless = matches!(which, Which::New);
         let (opened, report) = if may_go_on {
             let after = if in_background { Duration::ZERO } else { tasks::SOON };
             self.run_in_background(which, program, heard, after).await
         } else {
-            reporting(self, heard, self.run_when_free(which, program)).await
+            let running = asking(self, heard.clone(), self.run_when_free(which, program));
+            reporting(self, heard, running).await
         };
         log.session = Some(opened.id.clone());
         self.note_restored(&opened.id);

@@ -21,6 +21,7 @@
 //! - [`stdio`], [`http`]: the transports; [`counted`]: counts their requests.
 
 mod app;
+mod approval;
 mod arguments;
 mod audited;
 mod background;

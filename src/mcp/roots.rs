@@ -227,7 +227,7 @@ async fn tell(services: &Services, peer: &Peer<RoleServer>, roots: &[PathBuf]) {
 }
 
 /// Whether the client speaks 2026-07-28 or later, in which there are no MCP sessions.
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+pub(super) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version() >= Some(ProtocolVersion::V_2026_07_28)
 }
 

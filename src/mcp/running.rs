@@ -28,6 +28,7 @@ use super::{
     },
 };
 use crate::{
+    calls::approvals::Approval,
     listing,
     notes::{Note, Notes},
     progress::Progress,
@@ -78,8 +79,10 @@ async fn report_progress(
         }
         let (message, run_id) = {
             let progress = heard.borrow_and_update();
-            let is_time = Instant::now() >= next;
-            let news = told.news(&progress).or_else(|| is_time.then(|| state(&progress, begun)));
+            let is_time = Instant::now() >= next || told.waits(&progress);
+            let waits = progress.approval.as_ref().map(|approval| waiting(call, approval));
+            let now = || waits.unwrap_or_else(|| state(&progress, begun));
+            let news = told.news(&progress).or_else(|| is_time.then(now));
             (news, progress.run.as_ref().map(|(_, run_id)| run_id.clone()))
         };
         let Some(mut message) = message else { continue };
@@ -109,9 +112,19 @@ struct Told {
     /// The position after the last line.
     lines: u64,
     bar: String,
+    /// The call that waits for a person.
+    approval: Option<String>,
 }
 
 impl Told {
+    /// Whether another call waits for a person than before.
+    fn waits(&mut self, progress: &Progress) -> bool {
+        let now = progress.approval.as_ref().map(|approval| approval.id.clone());
+        let is_new = now.is_some() && self.approval != now;
+        self.approval = now;
+        is_new
+    }
+
     /// The lines that the caller has not been told, or the state of a progress bar.
     fn news(&mut self, progress: &Progress) -> Option<String> {
         let lines = progress.lines.since(std::mem::replace(&mut self.lines, progress.lines.end()));
@@ -124,6 +137,13 @@ impl Told {
         self.bar.clone_from(&progress.bar);
         Some(self.bar.clone()).filter(|bar| !bar.is_empty())
     }
+}
+
+/// The message that a call waits for a person, and where that person decides.
+fn waiting(call: &Call, Approval { session, upstream, tool, .. }: &Approval) -> String {
+    let page = call.services.links(session).map(|(urls, session)| urls.page(session));
+    let page = page.map(|url| format!(": {url}")).unwrap_or_default();
+    format!("waiting for a person to allow {upstream}.{tool}{page}")
 }
 
 /// The state of a call that began at `begun`, in one line.

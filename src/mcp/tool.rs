@@ -70,6 +70,8 @@ pub(super) struct ToolFacts<'a> {
     pub(super) client: Client,
     /// The datasets that new sandboxes can read.
     pub(super) datasets: Vec<Arc<Dataset>>,
+    /// The names of the upstreams whose tools code can call.
+    pub(super) upstreams: Vec<String>,
     /// The sources of packages that can be installed.
     pub(super) packages: &'static [Ecosystem],
 }

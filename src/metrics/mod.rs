@@ -82,6 +82,8 @@ struct Inner {
     mcp_requests: Family<Labels<1>, Counter>,
     mcp_request_durations: Family<Labels<1>, Histogram>,
     forwarded: Family<Labels<1>, Counter>,
+    calls_out: Family<CallOut, Counter>,
+    call_out_durations: Family<Upstream, Histogram>,
     runs: Family<Labels<3>, Counter>,
     run_durations: Family<Labels<2>, Histogram>,
     run_cpu: Family<Labels<1>, Counter<f64, AtomicU64>>,
@@ -109,6 +111,17 @@ struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Tool {
     tool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallOut {
+    upstream: String,
+    outcome: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Upstream {
+    upstream: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -229,6 +242,14 @@ impl Metrics {
         self.0.audit_refused.inc();
     }
 
+    /// Counts a call out of a sandbox, and the time that it took, a person's decision included.
+    pub(crate) fn called_out(&self, upstream: &str, outcome: &str, elapsed: Duration) {
+        let (upstream, outcome) = (upstream.to_owned(), outcome.to_owned());
+        let of_upstream = Upstream { upstream: upstream.clone() };
+        self.0.call_out_durations.get_or_create(&of_upstream).observe(elapsed.as_secs_f64());
+        self.0.calls_out.get_or_create(&CallOut { upstream, outcome }).inc();
+    }
+
     /// Counts a request that was passed on to another server.
     pub(crate) fn forwarded(&self, outcome: Forwarded) {
         self.0.forwarded.get_or_create(&outcome.labels()).inc();
@@ -279,6 +300,8 @@ impl Observer for Metrics {
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
             | SessionEvent::Wrote { .. }
+            | SessionEvent::Waiting { .. }
+            | SessionEvent::Called { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
@@ -329,6 +352,15 @@ impl Inner {
             mcp_request_durations: add.seconds(
                 "mcp_request_duration",
                 "Time from an MCP request to its answer, by method",
+                Family::new_with_constructor(histogram),
+            ),
+            calls_out: add.one(
+                "calls_out",
+                "Calls of tools by code in sandboxes, by upstream and outcome: ok or the kind of the error",
+            ),
+            call_out_durations: add.seconds(
+                "call_out_duration",
+                "Time of these calls, a person's decision included",
                 Family::new_with_constructor(histogram),
             ),
             forwarded: add.one(

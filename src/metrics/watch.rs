@@ -155,6 +155,8 @@ impl Observer for SandboxGauge {
             | SessionEvent::Warmed { .. }
             | SessionEvent::RunBegan { .. }
             | SessionEvent::Wrote { .. }
+            | SessionEvent::Waiting { .. }
+            | SessionEvent::Called { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Undone { .. }
             | SessionEvent::RunEnded { .. }

@@ -15,7 +15,7 @@ use super::{
     reply::Reply,
     view::View,
 };
-use crate::{error::Error, progress::Progress};
+use crate::{calls::RunCalls, error::Error, progress::Progress};
 
 /// A command for a session's task, with the channel for its answer.
 #[derive(Debug)]
@@ -85,6 +85,8 @@ pub struct Program {
     pub cancel: CancellationToken,
     /// Receives the run's progress a few times a second.
     pub progress: Option<watch::Sender<Progress>>,
+    /// Answers the program's questions; `None` if it may call no tools.
+    pub calls: Option<Arc<RunCalls>>,
 }
 
 impl Command {

@@ -7,17 +7,20 @@
 //!                                   '--> work: calls over the link, replies when they finish
 //! ```
 //!
-//! This file has the loop. [`runs`] begins and ends runs, [`sleep`] hibernates and wakes an unused session, [`ending`]
+//! This file has the loop. [`runs`] begins and ends runs, [`questions`] has those
+//! of programs answered, [`sleep`] hibernates and wakes an unused session, [`ending`]
 //! ends the session.
 //!
 //! The task completes a caller's command whether the caller still waits for the answer or not.
 
 mod ending;
+mod questions;
 mod runs;
 mod sleep;
 
 use std::{
     collections::HashSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -27,7 +30,7 @@ use futures::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-use link::{Leftover, Link, LinkError, LinkOwner, RunReply};
+use link::{Asked, Leftover, Link, LinkError, LinkOwner, RunReply};
 use model::RunId;
 use protocol::message::{RuntimeName, WarmDone};
 use tokio::{
@@ -38,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     ending::Ending,
+    questions::Questions,
     runs::{CurrentRun, Newest},
     sleep::warmed,
 };
@@ -58,7 +62,11 @@ use super::{
     truncated::TruncatedRuns,
     view::{self, SharedView, View},
 };
-use crate::{error::Error, trace::Parent};
+use crate::{
+    calls::{Called, RunCalls},
+    error::Error,
+    trace::Parent,
+};
 
 /// Runs a session from its start to the end of its sandbox.
 pub(crate) async fn drive(mut setup: Setup) {
@@ -100,11 +108,13 @@ pub(crate) struct Resumed {
     /// The run that the server has begun last, and its entry in the server's note.
     pub(crate) leftover: Option<Leftover>,
     pub(crate) last_run: Option<LastRun>,
+    /// Answers the questions of that run's program.
+    pub(crate) calls: Option<Arc<RunCalls>>,
 }
 
 /// Runs a session in a sandbox that was taken over, until that ends.
 pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
-    let Resumed { sandbox, link, owner, leftover, last_run } = resumed;
+    let Resumed { sandbox, link, owner, leftover, last_run, calls } = resumed;
     setup.observers.notify(&SessionEvent::Started {
         sandbox: &sandbox.id,
         took: Duration::ZERO,
@@ -120,7 +130,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
     {
         // The note may be of a run that never came to the agent.
         if let Some(run) = last_run.filter(|run| run.call == leftover.call) {
-            driver.go_on_with(leftover, run);
+            driver.go_on_with(leftover, run, calls);
         } else {
             // A sandbox that never answers must not seem busy for ever.
             let over = timeout(driver.setup.max_timeout, leftover.over());
@@ -164,6 +174,7 @@ struct Driver {
     next_run: Option<(Program, Reply<RunReport>, Parent)>,
     /// The run whose pictures are being read.
     drawn_by: Option<RunId>,
+    questions: Questions,
     /// Whether the sandbox has a note that says whose session it is, so that the next server can take it over.
     is_remembered: bool,
 }
@@ -174,6 +185,10 @@ enum Event {
     Finished(Finished),
     /// The run in progress has written something.
     Wrote,
+    /// A program asks for the call of a tool.
+    Asked(Asked),
+    /// Other calls of the run in progress wait for a person than before.
+    Waiting,
     LinkEnded,
     Expired,
     /// Unused for long enough to hibernate.
@@ -196,12 +211,15 @@ enum Finished {
     Checked(Operated),
     /// Runs start warm after this time, or will not.
     Warmed(WarmDone, Duration),
+    /// A question of a program, with its number, and the call that it was.
+    Answered(u32, Option<Called>),
     /// Work that has no result.
     Upkeep,
 }
 
 impl Driver {
-    fn new(setup: Setup, sandbox: Sandbox, link: Link, link_owner: LinkOwner) -> Self {
+    fn new(setup: Setup, sandbox: Sandbox, link: Link, mut link_owner: LinkOwner) -> Self {
+        let questions = Questions::new(&mut link_owner);
         let (state, phase) = match setup.origin {
             Origin::Pooled => (State::waiting(setup.idle), Phase::Pooled),
             _ => (State::new(Instant::now(), setup.idle), Phase::Starting),
@@ -235,6 +253,7 @@ impl Driver {
             newest: watch::channel(Newest::default()).1,
             next_run: None,
             drawn_by: None,
+            questions,
             is_remembered: false,
         }
     }
@@ -258,6 +277,8 @@ impl Driver {
                 Event::Command(None) => break Ending::Closed(None),
                 Event::Finished(finished) => self.finish(finished),
                 Event::Wrote => self.show_output(),
+                Event::Asked(asked) => self.take_question(asked),
+                Event::Waiting => self.show_waiting(),
                 Event::LinkEnded => break Ending::Died,
                 Event::Expired if self.setup.usage.is_being_read() => {
                     self.state.touch(Instant::now());
@@ -287,6 +308,8 @@ impl Driver {
             () = self.sandbox.gone.clone(), if !self.asleep => Event::LinkEnded,
             command = self.setup.commands.recv() => Event::Command(command),
             Ok(()) = self.newest.changed() => Event::Wrote,
+            Some(asked) = self.questions.asked.recv() => Event::Asked(asked),
+            Ok(()) = self.questions.waits.changed() => Event::Waiting,
             () = expired => Event::Expired,
             () = unused => Event::Unused,
         }
@@ -383,6 +406,7 @@ impl Driver {
             Finished::Warmed(done, took) => {
                 self.setup.observers.notify(&SessionEvent::Warmed { done, took });
             }
+            Finished::Answered(number, called) => self.note_call(number, called),
             Finished::Upkeep => {}
         }
     }

@@ -12,6 +12,8 @@ use link::Vitals;
 use model::{RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
+use crate::calls::{Called, approvals::Approval};
+
 use super::{RunReport, command::Program, history::Recorded, phase::Phase, pictures::Picture};
 
 /// An event of a session.
@@ -44,6 +46,16 @@ pub(crate) enum SessionEvent<'a> {
         run_id: &'a RunId,
         /// The newest text of standard output and standard error.
         newest: &'a [String; 2],
+    },
+    /// These calls of the run in progress wait for a person.
+    Waiting {
+        run_id: &'a RunId,
+        approvals: &'a [Arc<Approval>],
+    },
+    /// The run has called a tool, or was refused.
+    Called {
+        run_id: &'a RunId,
+        called: &'a Called,
     },
     /// A run that had begun could not be carried out.
     RunFailed {
@@ -183,6 +195,8 @@ impl Observer for Log {
             | SessionEvent::Phase(_)
             | SessionEvent::RunBegan { .. }
             | SessionEvent::Wrote { .. }
+            | SessionEvent::Waiting { .. }
+            | SessionEvent::Called { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::RunEnded { .. }
             | SessionEvent::Drawn { .. }

@@ -29,7 +29,10 @@ use super::{
     report::MAX_FIGURE,
     spill::{SpillFile, Spilled},
 };
-use crate::notes::Notes;
+use crate::{
+    calls::{Called, approvals::Approval},
+    notes::Notes,
+};
 
 /// Maximum number of runs that are stored, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
@@ -53,6 +56,9 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of a run besides its texts.
 const RUN_BYTES: usize = 512;
+
+/// Maximum number of calls of a run that are remembered: the first ones.
+const MAX_CALLS: usize = 100;
 
 /// The history of a session so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -109,6 +115,15 @@ pub struct PastRun {
     /// The newest text of standard output and standard error while it is in progress.
     #[serde(skip)]
     pub newest: [String; 2],
+    /// The first calls of tools that its code has made, and the number of the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Called>,
+    /// See above.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub calls_omitted: usize,
+    /// The calls that wait for a person while it is in progress.
+    #[serde(skip)]
+    pub(crate) approvals: Vec<Arc<Approval>>,
     /// The position of the run's texts on disk, if they are not in memory.
     #[serde(skip)]
     spilled: Option<Spilled>,
@@ -266,6 +281,9 @@ impl History {
             first_line,
             end: None,
             newest: Default::default(),
+            calls: vec![],
+            calls_omitted: 0,
+            approvals: vec![],
             spilled: None,
         };
         self.runs.push_back(Arc::new(run));
@@ -278,6 +296,24 @@ impl History {
         if let Some(run) = self.runs.back_mut().filter(|run| run.run_id == *run_id) {
             newest.clone_into(&mut Arc::make_mut(run).newest);
             self.looks += 1;
+        }
+    }
+
+    /// Notes the calls of the run in progress that wait for a person.
+    fn wait(&mut self, run_id: &RunId, approvals: &[Arc<Approval>]) {
+        if let Some(run) = self.runs.back_mut().filter(|run| run.run_id == *run_id) {
+            approvals.clone_into(&mut Arc::make_mut(run).approvals);
+        }
+    }
+
+    /// Notes a call of the run in progress.
+    fn called(&mut self, run_id: &RunId, called: &Called) {
+        let Some(run) = self.runs.back_mut().filter(|run| run.run_id == *run_id) else { return };
+        let run = Arc::make_mut(run);
+        if run.calls.len() < MAX_CALLS {
+            run.calls.push(called.clone());
+        } else {
+            run.calls_omitted += 1;
         }
     }
 
@@ -295,6 +331,7 @@ impl History {
         };
         let run = Arc::make_mut(run);
         run.newest = Default::default();
+        run.approvals = vec![];
         run.end = Some(RunEnd {
             outcome: report.outcome,
             exit_code: report.exit_code,
@@ -433,6 +470,11 @@ impl PastCell {
             CellState::Kept | CellState::Lost => (self.count > 0).then_some(self.count),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl PastRun {
@@ -579,6 +621,7 @@ pub(super) mod tests {
             timeout: Duration::from_secs(1),
             cancel: CancellationToken::new(),
             progress: None,
+            calls: None,
         }
     }
 

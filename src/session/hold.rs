@@ -77,6 +77,7 @@ impl LastRun {
             timeout: self.timeout,
             cancel: CancellationToken::new(),
             progress: None,
+            calls: None,
         }
     }
 }

@@ -210,7 +210,8 @@ async fn adopt(
         return Err((NotAdopted::Ever, "its caller is at home on another server".into()));
     }
     resumable.claim(sandbox.id.clone()).await;
-    let resumed = Resumed { sandbox, link, owner, leftover: found.leftover, last_run };
+    let leftover = found.leftover;
+    let resumed = Resumed { sandbox, link, owner, leftover, last_run, calls: None };
     let Some(record) = record else {
         let _ = backend.remove(resumed.sandbox.id).await;
         return Err((NotAdopted::Ever, "no caller is recorded for it".into()));
@@ -242,6 +243,7 @@ async fn enter(
     if registry.find(&sessions.caller, &record.session).is_some() {
         return Err("there is another session of its name");
     }
+    let resumed = Resumed { calls: sessions.calls_of_run(), ..resumed };
     let workspace = record.workspace.as_ref().and_then(Workspace::recorded);
     let new = NewSession {
         id: record.session.clone(),

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     archive::Archive,
     audit::Audit,
+    calls::Calls,
     error::{Error, Result},
     marks::{Mark, Marks},
     metrics::Metrics,
@@ -80,6 +81,8 @@ pub struct Host {
     pub(super) not_yet: NotYet,
     pub(super) changes: Changes,
     pub(super) archive: Option<Archive>,
+    /// Calls out of sandboxes; `None` if there are no upstreams.
+    pub(super) calls: Option<Arc<Calls>>,
     /// Packages that may be installed; `None` if installing is disabled or impossible.
     packages: Option<Packages>,
     audit: Option<Audit>,
@@ -105,13 +108,15 @@ impl Host {
         let secret = config.server_key.clone().filter(|_| is_shared);
         let metrics = Metrics::new(config.max_sessions, config.memory_limit);
         let kind = config.packages_within().and_then(|_| backend.packages());
+        let metrics = if config.metrics_callers { metrics.by_caller() } else { metrics };
         Self {
+            calls: Calls::new(&config, audit.clone(), metrics.clone()),
             saved_before: saved.map(|it| SavedBefore::read(it, &config)).unwrap_or_default(),
             hold: adopt::hold(&config, &*backend),
             callers: secret.map(Callers::new),
             numbers: Numbers::new(config.server_key.is_some(), is_shared),
             packages: kind.map(|kind| Packages::new(&config, kind)),
-            metrics: if config.metrics_callers { metrics.by_caller() } else { metrics },
+            metrics,
             permits: Arc::new(Semaphore::new(config.max_sessions)),
             starts: Arc::new(Semaphore::new(backend.concurrent_starts())),
             template: KnownTemplate::new(backend.clone()),

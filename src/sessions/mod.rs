@@ -79,6 +79,7 @@ pub use self::{
     workspaces::Workspaces,
 };
 pub use crate::{
+    calls::RunCalls,
     content::Content,
     progress::Progress,
     session::{
@@ -91,6 +92,7 @@ pub use crate::{
     },
 };
 use crate::{
+    calls::approvals::Decision,
     error::{Error, Result},
     session::{RunReport, command::Command, handle::Handle},
 };
@@ -240,12 +242,38 @@ impl Sessions {
         Some(SharedCallers::new(self, callers, shared))
     }
 
+    /// The calls of the caller's next run; `None` if its code can call no tools.
+    fn calls_of_run(&self) -> Option<Arc<RunCalls>> {
+        self.host.calls.as_ref()?.of_run(&self.caller, &self.config)
+    }
+
+    /// The names of the upstreams whose tools the caller's code can call.
+    pub(crate) fn upstreams(&self) -> Vec<String> {
+        let calls = self.host.calls.as_ref();
+        calls.map(|calls| calls.names(&self.caller, &self.config)).unwrap_or_default()
+    }
+
+    /// Decides on a call of a session of the caller that waits for a person. Returns false if there is none of this
+    /// name, or somebody has decided before.
+    pub(crate) fn decide(
+        &self,
+        session: &SessionId,
+        approval: &str,
+        decision: Decision,
+        by: &'static str,
+    ) -> bool {
+        let of = (&self.caller, session);
+        let calls = self.host.calls.as_ref();
+        calls.is_some_and(|calls| calls.approvals().decide(of, approval, decision, by))
+    }
+
     /// Runs a program in the session that the call means, or in a new one.
     pub async fn run(
         &self,
         which: impl Into<Which>,
         program: Program,
     ) -> (Opened, Result<RunReport>) {
+        let program = Program { calls: self.calls_of_run(), ..program };
         let opening = Opening::new(self, which.into());
         opening.ask(|reply| Command::Run { program, reply }).await
     }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{SessionInfo, Sessions};
 use crate::{
+    calls::{Called, approvals::Approval},
     listing,
     notes::Notes,
     session::{History, PastRun, RunEnd},
@@ -90,6 +91,13 @@ fn run(
     if run.end.is_none() {
         let [stdout, stderr] = &run.newest;
         (shown["stdout"], shown["stderr"]) = (stdout.as_str().into(), stderr.as_str().into());
+        if !run.approvals.is_empty() {
+            shown["approvals"] = run.approvals.iter().map(|it| approval(it)).collect();
+        }
+    }
+    if !run.calls.is_empty() {
+        shown["calls"] = run.calls.iter().map(called).collect();
+        shown["calls_omitted"] = run.calls_omitted.into();
     }
     if let Some(end) = &run.end {
         let artifacts = end.artifacts.iter().take(MAX_ARTIFACTS);
@@ -125,6 +133,32 @@ fn run(
         shown["stderr_truncated"] = (stderr.len() < end.stderr.len()).into();
         shown["artifacts"] = artifacts.into();
         shown["artifacts_omitted"] = omitted.into();
+    }
+    shown
+}
+
+/// A call that waits for a person.
+fn approval(waiting: &Approval) -> Value {
+    json!({
+        "approval_id": waiting.id,
+        "upstream": waiting.upstream,
+        "tool": waiting.tool,
+        "description": waiting.description,
+        "arguments": waiting.arguments,
+        "until": rfc3339(waiting.until),
+    })
+}
+
+/// A call of a tool by the run's code.
+fn called(call: &Called) -> Value {
+    let mut shown = json!({
+        "upstream": call.upstream,
+        "tool": call.tool,
+        "outcome": call.outcome,
+        "duration_ms": whole_ms(call.took),
+    });
+    if let Some(decision) = &call.decision {
+        shown["decision"] = decision.as_str().into();
     }
     shown
 }

@@ -146,7 +146,7 @@ impl NewSession {
             timing: host.timing,
             preload,
             timezone: config.timezone.clone(),
-            asks: false,
+            asks: host.calls.is_some(),
             undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
             backend: host.backend.clone(),
             archiving,

@@ -432,6 +432,7 @@ pub fn program() -> Program {
         timeout: Duration::from_secs(1),
         cancel: CancellationToken::new(),
         progress: None,
+        calls: None,
     }
 }
 

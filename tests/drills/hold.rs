@@ -165,6 +165,63 @@ async fn what_runs_when_a_server_is_replaced_runs_on() {
     close(&third, &id).await;
 }
 
+/// The call of a session's last run that waits for a person.
+async fn approval(web: &Web, session: &str) -> Value {
+    let (alice, mut found) = (web.caller(Some("a-token")), Value::Null);
+    until("a call waits", async || {
+        let seen = alice.send("GET", &format!("/sessions/{session}"), &[], &[]).await;
+        found = if seen.status == 200 {
+            seen.json()["runs"][0]["approvals"][0].clone()
+        } else {
+            Value::Null
+        };
+        !found.is_null()
+    })
+    .await;
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_a_person_outlives_a_killed_server_and_is_made_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let upstream = concat!(env!("CARGO_MANIFEST_DIR"), "/upstream/server.py");
+    let notes = folder.path().join("notes");
+    std::fs::create_dir(&notes).expect("made");
+    let config = folder.path().join("config.yaml");
+    let args = format!("[\"{upstream}\", old, \"{}\"]", notes.display());
+    let written =
+        format!("upstreams:\n  crm: {{ command: python3, args: {args}, ask: [create_*] }}\n");
+    std::fs::write(&config, written).expect("written");
+    let mut settings = settings(&folder);
+    settings.push(("SANDBOX_CONFIG_FILE", config.display().to_string()));
+    let (first, id) = (start(&settings, &[]).await, name("held-approval"));
+    let code = "import tools\nprint(tools.crm.create_contact(text='x'))";
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 10, "background": true });
+    let alice = first.caller(Some("a-token"));
+    let run = alice.call("run_python", arguments).await.ok()["run_id"].clone();
+    let before = approval(&first, &id).await;
+    ended(first, "KILL").await;
+
+    let second = start(&settings, &[]).await;
+    let now = approval(&second, &id).await;
+    assert_eq!((&now["tool"], &now["arguments"]), (&before["tool"], &before["arguments"]));
+    let made = || {
+        let names =
+            std::fs::read_dir(&notes).expect("a folder").map(|it| it.expect("read").file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("create_contact")).count()
+    };
+    assert_eq!(made(), 0);
+    let target = format!("/sessions/{id}/approvals/{}", support::text(&now["approval_id"]));
+    let alice = second.caller(Some("a-token"));
+    let headers = [("Content-Type", "application/json")];
+    let decided = alice.send("POST", &target, &headers, br#"{"decision": "once"}"#).await;
+    assert_eq!(decided.status, 204);
+    let wanted = json!({ "execution_id": run, "wait_s": 50 });
+    let result = alice.call("get_execution_result", wanted).await.ok();
+    assert_eq!((&result["stdout"], made()), (&json!("done\n"), 1), "{result}");
+    close(&second, &id).await;
+}
+
 support::tests! {
     the_next_server_has_the_result_of_a_run_that_ends_with_it => result(End::Next);
     the_next_server_has_the_result_of_a_run_that_has_ended_without_a_server => result(End::Between);

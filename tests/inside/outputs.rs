@@ -51,6 +51,7 @@ impl Bench {
             code: code.to_owned().into(),
             stdin: None,
             timeout: Duration::from_secs(60),
+            calls: None,
             cancel: CancellationToken::new(),
             progress,
         };

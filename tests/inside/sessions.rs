@@ -70,6 +70,7 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
             timeout: PATIENCE,
             cancel: CancellationToken::new(),
             progress: None,
+            calls: None,
         };
         async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
     };

@@ -12,6 +12,7 @@ mod auth;
 mod background;
 mod base_url;
 mod callers;
+mod calls;
 mod cells;
 mod cli;
 mod datasets;

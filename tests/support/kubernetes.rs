@@ -871,13 +871,16 @@ fn serving<'a>(command: &'a mut Command, own: &Path) -> &'a mut Command {
     // Above all programs, as in the image.
     std::os::unix::fs::symlink(packages.join("node_modules"), own.join("node_modules"))
         .expect("made");
+    // In the image, `.pth` files among the image's packages add these folders after them.
+    let modules = root().join("sandbox-image/runtimes/python/modules");
+    let python_path = std::env::join_paths([&packages, &modules]).expect("no colon");
     command
         .args([&data, &scratch, &root().join("sandbox-image/runtimes"), &packages])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", scratch.join("home"))
         .env("LANG", "C.UTF-8")
-        .env("PYTHONPATH", &packages)
+        .env("PYTHONPATH", python_path)
         .env("PYTHONUNBUFFERED", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1")
 }

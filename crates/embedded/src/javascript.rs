@@ -81,7 +81,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
                     let value = word(&caller, args + 4 * number)?;
                     texts.push(text(&mut caller, value).await?);
                 }
-                let answer = if name == b"__llm_ask" {
+                let answer = if name == b"__llm_call" {
                     let answer = ask(&mut caller, texts.pop().unwrap_or_default())?;
                     answer.map(|answer| String::from_utf8_lossy(&answer).into_owned())
                 } else {

@@ -1,11 +1,12 @@
 //! The outputs of a run, as a notebook shows them. Pure.
 
-use model::Outcome;
+use model::{Outcome, text::whole_ms};
 use protocol::message::RuntimeName;
 use serde_json::{Value, json};
 
 use super::{count, table};
 use crate::{
+    calls::Called,
     notes::{TRACEBACK, raised_by_node, raised_line},
     session::{PastRun, RunEnd},
 };
@@ -34,7 +35,28 @@ pub(super) fn outputs(run: &PastRun) -> Vec<Value> {
             "data": data,
         })
     });
-    streams.chain(failure.map(|it| it.output())).chain(result).collect()
+    let calls = (!run.calls.is_empty()).then(|| {
+        json!({
+            "output_type": "display_data",
+            "metadata": {},
+            "data": { "text/plain": calls(run) },
+        })
+    });
+    calls.into_iter().chain(streams).chain(failure.map(|it| it.output())).chain(result).collect()
+}
+
+/// The calls of tools that the run has made, a line for each.
+fn calls(run: &PastRun) -> String {
+    let line = |call: &Called| {
+        let Called { upstream, tool, outcome, took, decision } = call;
+        let decided = decision.as_ref().map(|it| format!(", a person: {it}")).unwrap_or_default();
+        format!("called {upstream}.{tool}: {outcome}, {} ms{decided}", whole_ms(*took))
+    };
+    let mut lines: Vec<_> = run.calls.iter().map(line).collect();
+    if run.calls_omitted > 0 {
+        lines.push(format!("and {} more calls", run.calls_omitted));
+    }
+    lines.join("\n")
 }
 
 /// Why a run failed or was stopped.

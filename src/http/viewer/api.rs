@@ -9,7 +9,11 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{Extension, Path, State, rejection::PathRejection},
+    Json,
+    extract::{
+        Extension, Path, State,
+        rejection::{JsonRejection, PathRejection},
+    },
     http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
 };
@@ -17,6 +21,7 @@ use config::Right;
 use jiff::Timestamp;
 use model::{Artifact, SessionId, artifact::is_picture, text::printable};
 use protocol::message::{RuntimeName, Variable};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -32,6 +37,7 @@ use crate::http::{
     shared::Shared,
 };
 use crate::{
+    calls::approvals::Decision,
     error::Error,
     listing,
     sessions::{
@@ -217,6 +223,41 @@ pub(in crate::http) async fn cancel(
         entry.end(outcome.as_str());
     }
     Ok(reply(StatusCode::OK, &json!({ "run_id": run_id, "status": outcome.as_str() })))
+}
+
+/// The body of a request that decides on a call.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct Decided {
+    decision: Decision,
+}
+
+/// `POST /sessions/{session}/approvals/{approval}`: decides on a call that waits for a person, for callers with a token.
+/// A signed URL suffices only if the server has no tokens: models get these URLs in results.
+pub(in crate::http) async fn decide(
+    State(shared): State<Shared>,
+    path: std::result::Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: std::result::Result<Json<Decided>, JsonRejection>,
+) -> Result<StatusCode> {
+    let (id, approval) = path.map_or_else(|_| Default::default(), |Path(names)| names);
+    let id = session(Ok(Path(id)), &shared, &headers)?;
+    let sessions = if shared.access.takes_no_tokens() {
+        let asked = Asked { headers: &headers, uri: &uri, any: None };
+        shared.access.granted(&shared.sessions, asked, &id, &[Grant::Look]).await?
+    } else {
+        shared.sessions.seen_by(shared.access.principal(&headers)?)
+    };
+    let Ok(Json(Decided { decision })) = body else {
+        let why = r#"Send {"decision": "once"}; or "run", "session" or "deny"."#;
+        return Err(ApiError::bad_request(why));
+    };
+    if !sessions.decide(&id, &approval, decision, "page") {
+        let why = "No call of this session waits for this decision: somebody has decided, or the run has ended.";
+        return Err(ApiError::not_found(why));
+    }
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The session that a URL names. For authenticated callers, an invalid name is answered like a missing session.

@@ -8,7 +8,7 @@ mod page;
 mod waiters;
 
 pub(super) use self::{
-    api::{cancel, end, list, one, session},
+    api::{cancel, decide, end, list, one, session},
     operators::OfOthers,
     page::{STYLE, frame, hash, is_wanted, page},
     waiters::Waiters,

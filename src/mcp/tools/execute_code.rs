@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    datasets,
+    calls, datasets,
     run_python::{client_timeout, cpus, lacking, libraries, no_pip, python},
     schema::{
         artifact, language, new_session, new_workspace, notes, object, session_of_result, string,
@@ -104,6 +104,7 @@ impl Tool for ExecuteCode {
             timeout,
             cancel: call.context.ct.clone(),
             progress: None,
+            calls: None,
         };
         let (opened, report) = call.run(which.clone(), program, in_background, log).await?;
         let Some(of_cell) = &report.cell else {
@@ -172,8 +173,9 @@ fn description(facts: &ToolFacts) -> String {
          call; new_workspace in a result says that nothing from before is there. {} by IPython: the last expression's value is result; display, top-level await{shell} and \
          %magics work; figures shown or left open become artifacts{charts}. After an error what was done \
          is kept. At a timeout, a crash or out of memory {back} to what they were before the cell (state \
-         rolled_back){stays}.{others} {limits}",
+         rolled_back){stays}.{others} {limits}{}",
         python(facts.template),
+        calls(facts),
     )
 }
 

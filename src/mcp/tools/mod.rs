@@ -207,8 +207,8 @@ pub(super) fn facts<'a>(
 ) -> ToolFacts<'a> {
     let packages = running::packages(sessions, toolsets);
     let (config, transport) = (sessions.config(), *transport);
-    let datasets = sessions.datasets();
-    ToolFacts { config, transport, toolsets, template, client, datasets, packages }
+    let (datasets, upstreams) = (sessions.datasets(), sessions.upstreams());
+    ToolFacts { config, transport, toolsets, template, client, datasets, upstreams, packages }
 }
 
 impl Checked {
@@ -345,6 +345,21 @@ pub(super) fn datasets(facts: &ToolFacts) -> String {
     format!(" Data to read: {text}{more}; list_artifacts with path lists their files.")
 }
 
+/// The sentence about the tools that code can call, or an empty one.
+pub(super) fn calls(facts: &ToolFacts) -> String {
+    let names = &facts.upstreams;
+    let Some(first) = names.first() else { return String::new() };
+    let shown = names.iter().take(MAX_UPSTREAMS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match names.len().saturating_sub(MAX_UPSTREAMS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        " Code can call tools of {shown}{more}: import tools; tools.search('words') finds them, \
+         help(tools.{first}.NAME) describes one."
+    )
+}
+
 /// A dataset with its description.
 fn shown(dataset: &Dataset) -> String {
     match &*dataset.description {
@@ -352,6 +367,9 @@ fn shown(dataset: &Dataset) -> String {
         description => format!("{} ({description})", dataset.folder()),
     }
 }
+
+/// Maximum number of upstreams that a description names.
+const MAX_UPSTREAMS: usize = 8;
 
 /// Maximum number of datasets in a result.
 pub(super) const MAX_DATASETS: usize = 20;
@@ -420,9 +438,9 @@ mod tests {
     fn facts<'a>(config: &'a Config, template: &'a Template) -> ToolFacts<'a> {
         let (transport, toolsets) = (Transport::Stdio, Toolsets::ALL);
         let packages = &[Ecosystem::PyPi, Ecosystem::Npm];
-        let datasets = vec![];
+        let (datasets, upstreams) = (vec![], vec![]);
         let client = Client { local_files: true, shows_apps: false };
-        ToolFacts { config, transport, toolsets, template, client, datasets, packages }
+        ToolFacts { config, transport, toolsets, template, client, datasets, upstreams, packages }
     }
 
     #[test]

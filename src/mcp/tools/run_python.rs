@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    datasets,
+    calls, datasets,
     schema::{artifact, new_session, notes, object, session_of_result, string},
 };
 use crate::{
@@ -101,6 +101,7 @@ impl Tool for RunPython {
             timeout,
             cancel: call.context.ct.clone(),
             progress: None,
+            calls: None,
         };
         let (Opened { id, is_new, .. }, report) =
             call.run(which, program, in_background, log).await?;
@@ -127,7 +128,7 @@ fn description(facts: &ToolFacts) -> String {
          output is cut in the middle; read_output reads on. An error is a normal result: exit_code 1 \
          and a short traceback in stderr; fix the code and run again. One run at a time in a session. \
          Carry the returned session_id to every later call; unused for {}, a session is gone with its \
-         files.{}{}",
+         files.{}{}{}",
         python(facts.template),
         no_pip(facts),
         lacking(facts.template),
@@ -138,6 +139,7 @@ fn description(facts: &ToolFacts) -> String {
         config.timezone.as_deref().unwrap_or("UTC"),
         human_time(config.ttl(&OwnSettings::default())),
         datasets(facts),
+        calls(facts),
         client_timeout(facts),
     )
 }

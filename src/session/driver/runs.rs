@@ -1,7 +1,10 @@
 //! A run, from the command to the answer: it begins if the rules allow it, is observed if its caller wants its
 //! progress, and is killed when its caller or the session no longer wants it. Then the task reports its end.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::FutureExt;
 use jiff::Timestamp;
@@ -28,6 +31,7 @@ use super::{
     Driver, Finished,
 };
 use crate::{
+    calls::RunCalls,
     error::Error,
     progress::{Progress, RunOutput},
     trace::Parent,
@@ -52,7 +56,16 @@ pub(super) struct CurrentRun {
     deadline: Instant,
     /// Cancelled when the run's caller no longer waits for it.
     cancelled: CancellationToken,
+    /// Answers the questions of its program.
+    pub(super) calls: Option<Arc<RunCalls>>,
+    pub(super) progress: Option<watch::Sender<Progress>>,
     reply: Reply<RunReport>,
+}
+
+impl CurrentRun {
+    pub(super) fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
 }
 
 impl Driver {
@@ -98,8 +111,13 @@ impl Driver {
     }
 
     /// Waits for the end of a run that the previous server has begun.
-    pub(super) fn go_on_with(&mut self, leftover: Leftover, run: LastRun) {
-        let program = run.program();
+    pub(super) fn go_on_with(
+        &mut self,
+        leftover: Leftover,
+        run: LastRun,
+        calls: Option<Arc<RunCalls>>,
+    ) {
+        let program = Program { calls, ..run.program() };
         let age =
             Duration::try_from(Timestamp::now().duration_since(run.begun)).unwrap_or_default();
         let timeout = program.timeout;
@@ -133,6 +151,8 @@ impl Driver {
             timeout: program.timeout,
             deadline: Instant::now() + left,
             cancelled: program.cancel.clone(),
+            calls: program.calls.clone(),
+            progress: program.progress.clone(),
             reply,
         });
         let (newest, of_run) = watch::channel(Newest::default());
@@ -159,6 +179,7 @@ impl Driver {
     pub(super) fn finish_run(&mut self, done: Result<RunReply, LinkError>) {
         let current = self.current.take().expect("a run that ends was in progress");
         let CurrentRun { run_id, language, is_cell, timeout, reply, .. } = current;
+        self.questions.end_all();
         self.state.run_ended(Instant::now());
         let answer = match done {
             Ok(run) => {

@@ -143,6 +143,7 @@ impl Driver {
         let (sandbox, link, owner) =
             sandbox::start_or_give_up(&self.setup, SandboxStart::Woken).await?;
         (self.sandbox, self.link, self.link_owner) = (sandbox, link, owner);
+        self.questions.replace(&mut self.link_owner);
         self.asleep = false;
         // A viewer's look is no use: without it the session would stay in memory until its next use.
         self.state.woke();

@@ -85,6 +85,13 @@ impl Observer for Journal {
                 self.history.send_modify(|history| history.wrote(run_id, newest));
                 self.changes.tell();
             }
+            SessionEvent::Waiting { run_id, approvals } => {
+                self.note(|history| history.wait(run_id, approvals));
+            }
+            // Viewers see it when the run ends, or with its next output.
+            SessionEvent::Called { run_id, called } => {
+                self.history.send_modify(|history| history.called(run_id, called));
+            }
             SessionEvent::RunFailed { run_id } => self.note(|history| history.fail(run_id)),
             SessionEvent::RunEnded { report, .. } => self.note(|history| history.end(report)),
             // Viewers see it only when they ask.

@@ -36,6 +36,45 @@ function stopButton(run) {
   });
 }
 
+const DECISIONS = { once: "Allow once", run: "Allow for this run", session: "Allow for this session", deny: "Refuse" };
+
+/** A call that waits for a person: what is called, with what, and the buttons that decide. */
+function approvalCard(approval) {
+  const { upstream, tool, description, until } = approval;
+  const told = el("p", { role: "status" });
+  const buttons = Object.entries(DECISIONS).map(([decision, label]) =>
+    button(label, { className: decision === "deny" ? "danger" : "" }, async () => {
+      buttons.forEach((it) => (it.disabled = true));
+      const url = `${root}sessions/${one[2]}/approvals/${approval.approval_id}${token.get() ? "" : signature}`;
+      const headers = { "Content-Type": "application/json", ...(token.get() ? { Authorization: `Bearer ${token.get()}` } : {}) };
+      const response = await fetch(url, { method: "POST", headers, body: JSON.stringify({ decision }) }).catch(() => null);
+      if (response?.ok) return say(decision === "deny" ? "The call is refused." : "The call is allowed.");
+      const { message } = (await response?.json().catch(() => null)) ?? {};
+      const needsToken = response?.status === 401 || response?.status === 403;
+      told.textContent = needsToken ? "Only somebody with a token decides: open the list of sessions, sign in, and open this session there." : message ?? "The server does not answer. Try again.";
+      buttons.forEach((it) => (it.disabled = response?.status === 404));
+    }),
+  );
+  return el(
+    "section",
+    { className: "approval", ariaLabel: `Decide on ${upstream}.${tool}` },
+    el("h3", {}, `Waits for you: ${legible(upstream)}.${legible(tool)}`),
+    description ? el("p", {}, legible(description)) : null,
+    el("pre", { tabIndex: 0 }, approval.arguments),
+    el("p", { className: "muted" }, "The code of this run makes the call. The run stands still until you decide, ", time(until), " at the latest."),
+    el("p", { className: "row" }, ...buttons),
+    told,
+  );
+}
+
+/** The calls of tools that a run has made. */
+function callsOf(run) {
+  if (!run.calls) return null;
+  const line = ({ upstream, tool, outcome, duration_ms, decision }) => `${upstream}.${tool}: ${outcome}, ${duration(duration_ms)}${decision ? `, a person: ${decision}` : ""}`;
+  const more = run.calls_omitted ? [`and ${run.calls_omitted} more`] : [];
+  return el("details", { className: "calls" }, el("summary", {}, count(run.calls.length + run.calls_omitted, "call")), el("ul", {}, ...[...run.calls.map(line), ...more].map((text) => el("li", {}, legible(text)))));
+}
+
 function turnOrder() {
   runsShown.oldestFirst = !runsShown.oldestFirst;
   sessionStorage.setItem("oldest-first", runsShown.oldestFirst ? "yes" : "no");
@@ -112,7 +151,9 @@ function runCard(run, before) {
     "li",
     { className: "run" },
     el("div", { className: "row" }, el("span", { className: "what" }, what), ...facts, time(run.begun_at), el("span", { className: "grow" }), el("span", { className: "mono muted" }, run.run_id)),
+    ...(run.approvals ?? []).map(approvalCard),
     code,
+    callsOf(run),
     // Of a running program, the newest output is shown.
     ...output(running ? "Output so far" : "Output", "stdout", run.stdout, run.stdout_truncated && (running ? "before" : "after")),
     ...output("Errors", "stderr", run.stderr, run.stderr_truncated && "before"),

@@ -1,0 +1,116 @@
+//! Asks the user of the client whether a call out of a sandbox may be made (elicitation), while the call of the run
+//! waits. On the page somebody may decide first; then the client's form is withdrawn.
+
+use std::{convert::Infallible, sync::Arc};
+
+use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{call::Call, roots::is_modern};
+use crate::{
+    calls::approvals::{Approval, Decision},
+    progress::Progress,
+};
+
+/// The way by which decisions come that are made here.
+const BY: &str = "elicitation";
+
+/// Maximum number of characters of the arguments in the question.
+const MAX_ARGUMENTS: usize = 2000;
+
+/// Whether the client's user can be asked while a call waits.
+pub(super) fn can_ask(call: &Call) -> bool {
+    // Later versions of the protocol have no requests to clients.
+    if is_modern(&call.context) {
+        return false;
+    }
+    let elicitation = call.context.client_capabilities().and_then(|it| it.elicitation.clone());
+    // A client that names no mode has forms.
+    elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
+}
+
+/// Waits for work, and asks the client's user about each call that needs it meanwhile.
+pub(super) async fn asking<T>(
+    call: &Call,
+    heard: watch::Receiver<Progress>,
+    work: impl Future<Output = T>,
+) -> T {
+    if !can_ask(call) {
+        return work.await;
+    }
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = ask_each(call, heard) => match never {},
+    }
+}
+
+async fn ask_each(call: &Call, mut heard: watch::Receiver<Progress>) -> Infallible {
+    let mut asked: Option<Arc<Approval>> = None;
+    loop {
+        let is_new = |progress: &Progress| {
+            progress
+                .approval
+                .as_ref()
+                .is_some_and(|new| asked.as_ref().is_none_or(|asked| asked.id != new.id))
+        };
+        let new = heard.wait_for(is_new).await.map(|progress| progress.approval.clone());
+        let Ok(Some(approval)) = new else { return std::future::pending().await };
+        let is_other = |progress: &Progress| {
+            progress.approval.as_ref().is_none_or(|other| other.id != approval.id)
+        };
+        tokio::select! {
+            // Dropping the request tells the client that it is no longer wanted.
+            decision = ask(call, &approval) => {
+                if let Some(decision) = decision {
+                    call.services.sessions.decide(&approval.session, &approval.id, decision, BY);
+                }
+            }
+            _ = heard.wait_for(is_other) => {}
+        }
+        asked = Some(approval);
+    }
+}
+
+/// The user's decision; `None` if the client's form was closed without one, so that the page is left.
+async fn ask(call: &Call, approval: &Approval) -> Option<Decision> {
+    let Approval { upstream, tool, description, arguments, .. } = approval;
+    let mut shown: String = arguments.chars().take(MAX_ARGUMENTS).collect();
+    if shown.len() < arguments.len() {
+        shown.push_str("\n[cut: the session's page has all of it]");
+    }
+    let about = if description.is_empty() { String::new() } else { format!("\n{description}") };
+    let message =
+        format!("Code in the sandbox wants to call {upstream}.{tool}.{about}\nArguments:\n{shown}");
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "decision": {
+                "type": "string",
+                "title": "May the call be made?",
+                "enum": ["once", "run", "session", "deny"],
+                "enumNames": ["Once", "For this run", "For this session", "No"],
+                "default": "once",
+            },
+        },
+        "required": ["decision"],
+    });
+    let requested_schema: ElicitationSchema = serde_json::from_value(schema).ok()?;
+    let params =
+        ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
+    let answer = call.context.peer.create_elicitation(params).await.ok()?;
+    decided(answer)
+}
+
+fn decided(ElicitResult { action, content, .. }: ElicitResult) -> Option<Decision> {
+    match action {
+        ElicitationAction::Accept => {
+            let decision = content.as_ref().and_then(|content| content.get("decision")).cloned();
+            // A form that was sent without a choice allows this call.
+            decision.map_or(Some(Decision::Once), |it| serde_json::from_value(it).ok())
+        }
+        ElicitationAction::Decline => Some(Decision::Deny),
+        _ => None,
+    }
+}

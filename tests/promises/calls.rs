@@ -1,0 +1,296 @@
+//! Calls out of a sandbox: code calls tools of the operator's upstreams through the server, though it has no network.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use support::{On, Server, name, on_all, text, until, web::*};
+
+on_all! {
+    code_calls_a_tool_and_gets_its_answer,
+    a_failure_is_an_exception_in_the_words_of_the_upstream,
+    a_picture_becomes_a_file_of_the_session,
+    a_cell_calls_tools_as_a_program_does,
+    a_call_that_a_person_must_allow_waits_until_the_page_decides,
+    a_call_that_is_refused_is_an_exception,
+    more_calls_than_a_run_may_make_fail,
+    a_run_that_ends_takes_its_calls_with_it,
+    the_user_of_the_client_decides_if_the_client_has_forms;
+    on docker alone:
+    a_shell_calls_tools,
+    javascript_calls_tools_in_a_container,
+    no_secret_of_an_upstream_enters_a_container,
+}
+
+mod wasm_only {
+    use support::On;
+
+    support::tests! {
+        javascript_calls_tools => super::javascript_calls_tools(On::Wasm);
+        no_secret_of_an_upstream_enters_a_sandbox =>
+            super::no_secret_of_an_upstream_enters_a_sandbox(On::Wasm);
+    }
+}
+
+/// The program of the upstream.
+const UPSTREAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/upstream/server.py");
+
+/// Settings with an upstream `crm`, that notes its calls in a folder; `more` are lines of its entry.
+fn settings(folder: &Path, more: &str) -> String {
+    let notes = folder.join("notes");
+    fs::create_dir_all(&notes).expect("made");
+    let file = folder.join("config.yaml");
+    let text = format!(
+        "upstreams:\n  crm:\n    command: python3\n    args: [\"{UPSTREAM}\", old, \"{}\"]\n{more}",
+        notes.display()
+    );
+    fs::write(&file, text).expect("written");
+    file.to_str().expect("UTF-8").to_owned()
+}
+
+/// The number of notes of this kind.
+fn noted(folder: &Path, kind: &str) -> usize {
+    let names = fs::read_dir(folder.join("notes")).expect("a folder");
+    names
+        .filter(|name| name.as_ref().expect("read").file_name().to_string_lossy().starts_with(kind))
+        .count()
+}
+
+async fn server(on: On, folder: &Path, more: &str, others: &[(&str, &str)]) -> Server {
+    let file = settings(folder, more);
+    Server::start_with(on, &[&[("SANDBOX_CONFIG_FILE", &*file)], others].concat()).await
+}
+
+/// A server over HTTP with the same settings, and two callers.
+async fn web(on: On, folder: &Path, more: &str) -> (Web, Caller, Caller) {
+    let file = settings(folder, more);
+    Web::of_two(on, &[("SANDBOX_CONFIG_FILE", &file)]).await
+}
+
+async fn code_calls_a_tool_and_gets_its_answer(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let code = "import tools\nprint(tools.crm.echo(text='hello'), tools.crm.structured()['rows'])";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    assert_eq!(ran["stdout"], "hello [1, 2]\n", "{ran}");
+}
+
+async fn a_failure_is_an_exception_in_the_words_of_the_upstream(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let code = "import tools\ntry: tools.crm.fail()\nexcept tools.ToolError as error: print(error.kind, error)\n\
+                try: tools.crm.create_contact(text='x')\n\
+                except tools.ToolError as error: print(error.kind)";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    let stdout = text(&ran["stdout"]);
+    assert!(stdout.starts_with("upstream ") && stdout.contains("no such contact"), "{ran}");
+    assert!(stdout.ends_with("not_allowed\n"), "{stdout}");
+    assert_eq!(noted(folder.path(), "create_contact"), 0);
+}
+
+async fn a_picture_becomes_a_file_of_the_session(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let code = "import tools\nit = tools.crm.image()\nprint(it.mime_type, open(it.path.removeprefix('/mnt/data/'), 'rb').read()[1:4])";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    assert_eq!(ran["stdout"], "image/png b'PNG'\n", "{ran}");
+    let name = text(&ran["artifacts"][0]["filename"]);
+    assert!(name.starts_with("calls/crm_image_") && name.ends_with(".png"), "{name}");
+}
+
+async fn a_cell_calls_tools_as_a_program_does(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    for code in ["import tools\ntools.crm.echo(text='a')", "tools.crm.echo(text='b')"] {
+        let ran = server.call("execute_code", json!({ "code": code })).await.ok();
+        assert!(["'a'", "'b'"].contains(&&*text(&ran["result"])), "{ran}");
+    }
+}
+
+async fn javascript_calls_tools(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let code = "const found = await tools.crm.structured(); console.log(found.rows.length, await tools.crm.echo({ text: 'é' }));";
+    for _ in 0..2 {
+        let arguments = json!({ "code": code, "language": "javascript" });
+        let ran = server.call("execute_code", arguments).await.ok();
+        assert_eq!(ran["stdout"], "2 é\n", "{ran}");
+    }
+}
+
+async fn javascript_calls_tools_in_a_container() {
+    javascript_calls_tools(On::Docker).await;
+}
+
+async fn no_secret_of_an_upstream_enters_a_container() {
+    no_secret_of_an_upstream_enters_a_sandbox(On::Docker).await;
+}
+
+async fn a_shell_calls_tools() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(On::Docker, folder.path(), "", &[]).await;
+    let code = r#"!tool crm echo '{"text": "from a shell"}'; tool crm fail; echo $?"#;
+    let ran = server.call("execute_code", json!({ "code": code })).await.ok();
+    let stdout = text(&ran["stdout"]);
+    assert!(stdout.contains("from a shell") && stdout.ends_with("1\n"), "{ran}");
+}
+
+async fn the_user_of_the_client_decides_if_the_client_has_forms(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = settings(folder.path(), ASKS);
+    let server = Server::launch(on, &[("SANDBOX_CONFIG_FILE", &file)]);
+    let hello = json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": { "elicitation": {} },
+        "clientInfo": { "name": "tests", "version": "1" },
+    });
+    server.request("initialize", hello).await;
+    server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    let asked = || -> Vec<Value> {
+        let heard = server.notifications();
+        let heard = heard.lock().expect("not poisoned");
+        heard.iter().filter(|it| it["method"] == "elicitation/create").cloned().collect()
+    };
+    let answers = [
+        (json!({ "action": "accept", "content": { "decision": "once" } }), "done\n"),
+        (json!({ "action": "decline" }), "denied\n"),
+    ];
+    for (at, (answer, printed)) in answers.into_iter().enumerate() {
+        let code = "import tools\ntry: print(tools.crm.create_contact(text='x'))\n\
+                    except tools.ToolError as error: print(error.kind)";
+        let run = server.call("run_python", json!({ "code": code }));
+        let user = async {
+            until("the user is asked", async || asked().len() > at).await;
+            let asked = asked()[at].clone();
+            let shown = text(&asked["params"]["message"]).to_owned();
+            assert!(shown.contains("crm.create_contact") && shown.contains("\"x\""), "{shown}");
+            assert_eq!(asked["params"]["requestedSchema"]["required"], json!(["decision"]));
+            server.send(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": answer }));
+        };
+        let (ran, ()) = tokio::join!(run, user);
+        assert_eq!(ran.ok()["stdout"], printed);
+    }
+    assert_eq!(noted(folder.path(), "create_contact"), 1);
+}
+
+async fn no_secret_of_an_upstream_enters_a_sandbox(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("secret"), "s3cret-of-the-crm").expect("written");
+    let more =
+        format!("    env: {{ TOKEN: \"file:{}\" }}\n", folder.path().join("secret").display());
+    let server = server(on, folder.path(), &more, &[]).await;
+    let code = "import tools
+given = tools.crm.environment()
+print(given['TOKEN'])
+import os, pathlib
+found, needle = [], 's3cret' + '-of-the-crm'
+for top in ('/tmp', '/mnt/data', '/opt', '/etc', '/proc/self/environ', '/proc/1/environ'):
+    for place in [top, *(os.path.join(at, name) for at, _, names in os.walk(top) for name in names)]:
+        try: content = pathlib.Path(place).read_bytes()
+        except OSError: continue
+        if needle.encode() in content: found.append(place)
+print(found)";
+    let ran = server.call("run_python", json!({ "code": code, "timeout_s": 60 })).await.ok();
+    assert_eq!(ran["stdout"], "[secret]\n[]\n", "{ran}");
+}
+
+/// The lines of an upstream of which a person must allow each new contact.
+const ASKS: &str = "    ask: [create_*]\n";
+
+/// A program that makes a contact, and then another.
+const TWO: &str = "import tools
+print(tools.crm.create_contact(text='<b>1</b>'))
+print(tools.crm.create_contact(text='2'))";
+
+/// Waits until a call of a session's last run waits for a person.
+async fn waiting(caller: &Caller, session: &str) -> Value {
+    let mut found = Value::Null;
+    until("a call waits", async || {
+        let seen = caller.send("GET", &format!("/sessions/{session}"), &[], &[]).await;
+        found = if seen.status == 200 {
+            seen.json()["runs"][0]["approvals"][0].clone()
+        } else {
+            Value::Null
+        };
+        !found.is_null()
+    })
+    .await;
+    found
+}
+
+/// Decides on a call. Returns the status of the answer.
+async fn decide(caller: &Caller, session: &str, approval: &Value, decision: &str) -> u16 {
+    let target = format!("/sessions/{session}/approvals/{}", text(&approval["approval_id"]));
+    let body = json!({ "decision": decision }).to_string();
+    let headers = [("Content-Type", "application/json")];
+    caller.send("POST", &target, &headers, body.as_bytes()).await.status
+}
+
+async fn a_call_that_a_person_must_allow_waits_until_the_page_decides(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, bob) = web(on, folder.path(), ASKS).await;
+    let id = name("approval");
+    let arguments = json!({ "session_id": id, "code": TWO, "timeout_s": 20 });
+    let run = alice.call("run_python", arguments);
+    let person = async {
+        let approval = waiting(&alice, &id).await;
+        assert_eq!(
+            (&approval["upstream"], &approval["tool"]),
+            (&json!("crm"), &json!("create_contact"))
+        );
+        assert_eq!(approval["arguments"], "{\n  \"text\": \"<b>1</b>\"\n}");
+        assert_eq!(noted(folder.path(), "create_contact"), 0, "nothing is called before");
+        assert_eq!(decide(&bob, &id, &approval, "once").await, 404, "it is not bob's");
+        assert_eq!(decide(&alice, &id, &approval, "perhaps").await, 400);
+        assert_eq!(decide(&alice, &id, &approval, "run").await, 204);
+        assert_eq!(decide(&alice, &id, &approval, "deny").await, 404, "it is decided");
+    };
+    let (ran, ()) = tokio::join!(run, person);
+    let ran = ran.ok();
+    assert_eq!(ran["stdout"], "done\ndone\n", "{ran}");
+    assert_eq!(noted(folder.path(), "create_contact"), 2);
+    let seen = alice.send("GET", &format!("/sessions/{id}"), &[], &[]).await.json();
+    let decisions: Vec<_> = seen["runs"][0]["calls"]
+        .as_array()
+        .expect("calls")
+        .iter()
+        .map(|call| text(&call["decision"]))
+        .collect();
+    assert_eq!(decisions, ["run", "allowed for the run"]);
+}
+
+async fn a_call_that_is_refused_is_an_exception(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, _) = web(on, folder.path(), ASKS).await;
+    let id = name("refused");
+    let code = "import tools\ntry: tools.crm.create_contact(text='x')\nexcept tools.ToolError as error: print(error.kind)";
+    let run = alice.call("run_python", json!({ "session_id": id, "code": code }));
+    let person = async {
+        let approval = waiting(&alice, &id).await;
+        assert_eq!(decide(&alice, &id, &approval, "deny").await, 204);
+    };
+    let (ran, ()) = tokio::join!(run, person);
+    assert_eq!(ran.ok()["stdout"], "denied\n");
+    assert_eq!(noted(folder.path(), "create_contact"), 0);
+}
+
+async fn more_calls_than_a_run_may_make_fail(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[("SANDBOX_CALLS_PER_RUN", "3")]).await;
+    let code = "import tools\ndone = 0\ntry:\n  while True: tools.crm.echo(text='x'); done += 1\n\
+                except tools.ToolError as error: print(done, error.kind)";
+    for _ in 0..2 {
+        let ran = server.call("run_python", json!({ "code": code })).await.ok();
+        assert_eq!(ran["stdout"], "3 limit\n", "{ran}");
+    }
+}
+
+async fn a_run_that_ends_takes_its_calls_with_it(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let arguments = json!({ "code": "import tools\ntools.crm.slow()", "background": true });
+    let begun = server.call("run_python", arguments).await.ok();
+    until("the call is made", async || noted(folder.path(), "slow") == 1).await;
+    let cancel = json!({ "execution_id": begun["run_id"] });
+    assert_eq!(server.call("cancel_execution", cancel).await.ok()["status"], "cancelled");
+    until("the call is cancelled", async || noted(folder.path(), "cancelled") == 1).await;
+}
