@@ -75,16 +75,18 @@ TOOLS = {
 class Broker:
     def __init__(self, name=None):
         self.name = name or f"llm-sandbox-test-{os.getpid()}-{id(self):x}"
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind("\0" + self.name)
-        self.listener.listen(64)
         self.open, self.requests, self.connections, self.now, self.most, self.ended = set(), [], 0, 0, 0, 0
         self.lock = threading.Lock()
-        threading.Thread(target=self.accept, daemon=True).start()
+        # Node 20 fills up the name with zeros; that is another name.
+        for name in self.name, self.name.ljust(107, "\0"):
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind("\0" + name)
+            listener.listen(64)
+            threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
 
-    def accept(self):
+    def accept(self, listener):
         while True:
-            connection, _ = self.listener.accept()
+            connection, _ = listener.accept()
             self.connections += 1
             self.open.add(connection)
             threading.Thread(target=self.serve, args=(connection,), daemon=True).start()

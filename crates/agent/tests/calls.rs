@@ -17,3 +17,8 @@ fn run(program: &str, file: &str) {
 fn the_module_of_python_calls_tools() {
     run("python3", "python.py");
 }
+
+#[test]
+fn the_global_of_node_calls_tools() {
+    run("node", "javascript.mjs");
+}

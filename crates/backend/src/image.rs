@@ -52,12 +52,22 @@ pub(crate) const FORK_SERVER: [(&str, &[u8]); 8] = [
     ),
 ];
 
-/// The JavaScript kernel, a program for the image's Node: path in the build context and content. It is in the last
-/// stage, too.
-pub(crate) const JAVASCRIPT_KERNEL: (&str, &[u8]) = (
-    "runtimes/javascript/kernel.cjs",
-    include_bytes!("../../../sandbox-image/runtimes/javascript/kernel.cjs"),
-);
+/// The JavaScript kernel, and the modules of all code in the image's Node: path in the build context and content. They
+/// are in the last stage, too.
+pub(crate) const JAVASCRIPT: [(&str, &[u8]); 3] = [
+    (
+        "runtimes/javascript/kernel.cjs",
+        include_bytes!("../../../sandbox-image/runtimes/javascript/kernel.cjs"),
+    ),
+    (
+        "runtimes/javascript/calls.cjs",
+        include_bytes!("../../../sandbox-image/runtimes/javascript/calls.cjs"),
+    ),
+    (
+        "runtimes/javascript/tools.cjs",
+        include_bytes!("../../../sandbox-image/runtimes/javascript/tools.cjs"),
+    ),
+];
 
 const DOCKERFILE: &str = include_str!("../../../sandbox-image/Dockerfile");
 
@@ -77,7 +87,9 @@ const FILES: &[(&str, &[u8])] = &[
     ("runtimes/python/requirements.in", LIBRARIES_ON_PURPOSE.as_bytes()),
     ("runtimes/python/requirements.txt", PINNED.as_bytes()),
     ("runtimes/javascript/requirements.txt", NODE.as_bytes()),
-    JAVASCRIPT_KERNEL,
+    JAVASCRIPT[0],
+    JAVASCRIPT[1],
+    JAVASCRIPT[2],
     FORK_SERVER[0],
     FORK_SERVER[1],
     FORK_SERVER[2],
@@ -130,7 +142,7 @@ pub(crate) fn libraries_id<'a>(
         hash.update(text);
     };
     add(stages().0.as_bytes());
-    let is_of_the_last_stage = |file| FORK_SERVER.contains(file) || *file == JAVASCRIPT_KERNEL;
+    let is_of_the_last_stage = |file| FORK_SERVER.contains(file) || JAVASCRIPT.contains(file);
     let files = FILES.iter().filter(|file| file.0 != "Dockerfile" && !is_of_the_last_stage(file));
     for (name, content) in files {
         add(name.as_bytes());

@@ -44,7 +44,7 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
-        for (path, content) in image::FORK_SERVER.into_iter().chain([image::JAVASCRIPT_KERNEL]) {
+        for (path, content) in image::FORK_SERVER.into_iter().chain(image::JAVASCRIPT) {
             let path = folder.join(path);
             fs::create_dir_all(path.parent().expect("the path was joined to a folder's"))?;
             fs::write(path, content)?;

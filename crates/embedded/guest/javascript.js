@@ -8,6 +8,7 @@
 //     __llm_write(stream, text)      writes text; stream 1 is standard output, 2 is standard error
 //     __llm_tell(json)               reports the result of a cell
 //     __llm_file(act, path, text)    acts on a file of the sandbox, or on standard input; returns JSON
+//     __llm_call(request)            sends a request of tools.cjs; returns the answer, or '' if calls are not enabled
 //     __llm_promise_state(promise)   0 if it is pending, 1 if it is fulfilled, 2 if it is rejected, else -1
 //     __llm_promise_result(promise)  its value or its error
 'use strict';
@@ -17,7 +18,9 @@
   const file = globalThis.__llm_file;
   const stateOf = globalThis.__llm_promise_state;
   const resultOf = globalThis.__llm_promise_result;
-  for (const name of ['write', 'tell', 'file', 'promise_state', 'promise_result']) delete globalThis[`__llm_${name}`];
+  const call = globalThis.__llm_call;
+  const makeTools = globalThis.__llm_make_tools;
+  for (const name of ['write', 'tell', 'file', 'call', 'promise_state', 'promise_result', 'make_tools']) delete globalThis[`__llm_${name}`];
   const { stringify, parse } = JSON;
   const now = Date.now;
 
@@ -420,6 +423,9 @@
     if (found) return found;
     throw Object.assign(new Error(`Cannot find module '${name}': here are only ${Object.keys(modules).join(', ')}`), { code: 'MODULE_NOT_FOUND' });
   };
+
+  // A call blocks the guest, so that its promise is already kept.
+  globalThis.tools = makeTools(async (request) => call(request) || null, (path) => fs.readFileSync(path));
 
   // --- standard input ---------------------------------------------------------------------------------------
 

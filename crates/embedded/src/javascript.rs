@@ -20,7 +20,15 @@ use crate::{
 };
 
 /// Our sources in the image, in addition to the package.
-pub(crate) const SOURCES: [&str; 1] = [include_str!("../guest/javascript.js")];
+pub(crate) const SOURCES: [&str; 2] = [
+    // A module of Node's kind, which the other source takes and deletes.
+    concat!(
+        "globalThis.__llm_make_tools = ((module) => {",
+        include_str!("../../../sandbox-image/runtimes/javascript/tools.cjs"),
+        "return module.exports; })({})"
+    ),
+    include_str!("../guest/javascript.js"),
+];
 
 /// Bytes of stack that QuickJS may use: half of its stack, so that it can still report an overflow.
 const STACK: i32 = 500_000;
@@ -29,8 +37,14 @@ const STACK: i32 = 500_000;
 const ASYNC: i32 = 1 << 7;
 
 /// Host functions that the guest can call. Our code in the guest takes them and deletes their names.
-const HOST: [&str; 5] =
-    ["__llm_write", "__llm_tell", "__llm_file", "__llm_promise_state", "__llm_promise_result"];
+const HOST: [&str; 6] = [
+    "__llm_write",
+    "__llm_tell",
+    "__llm_file",
+    "__llm_call",
+    "__llm_promise_state",
+    "__llm_promise_result",
+];
 
 /// Largest file that is read, in bytes.
 const MAX_READ: u64 = 32 << 20;
@@ -204,6 +218,8 @@ fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Opti
             process.write_output(stream, String::from_utf8_lossy(arg(1)).as_bytes());
             None
         }
+        // There is no device for calls yet.
+        b"__llm_call" => Some(String::new()),
         b"__llm_tell" => {
             process.write_report(arg(0));
             None
@@ -335,9 +351,11 @@ pub(crate) fn boot(machine: &mut Machine) -> Result<Vec<String>, Halt> {
         let function = machine.call("qjs_new_host_function", &[at, len, 0])?;
         machine.call("qjs_set_prop_string", &[global, at, function])?;
     }
-    let value = evaluate(machine, SOURCES[0], "llm-sandbox", 0)?;
-    if machine.call("qjs_is_exception", &[value])? != 0 {
-        return Err(Halt::Trap("our own code does not run".into()));
+    for source in SOURCES {
+        let value = evaluate(machine, source, "llm-sandbox", 0)?;
+        if machine.call("qjs_is_exception", &[value])? != 0 {
+            return Err(Halt::Trap("our own code does not run".into()));
+        }
     }
     machine.call("qjs_set_promise_rejection_handler", &[1])?;
     for _ in 0..20 {

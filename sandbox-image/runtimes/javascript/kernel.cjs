@@ -278,6 +278,10 @@ function main() {
     });
   }
 
+  // The tools that the operator has connected.
+  const closeCalls = require('./calls.cjs');
+  builtin.push('tools');
+
   // Frames of this file, and those below them, are not the user's.
   Error.prepareStackTrace = (error, frames) => {
     let end = frames.findIndex((frame) => frame.getFileName() === __filename);
@@ -485,6 +489,7 @@ function main() {
   const run = async (mine) => {
     stdin?.destroy();
     stdin = null;
+    closeCalls();
     const { promise, thrown } = within(mine.number, () => evaluate(mine.number, withImports(mine.code)));
     if (thrown !== undefined) {
       report(take(thrown.exception), { line: thrown.lineNumber + 1, column: thrown.columnNumber + 1 });

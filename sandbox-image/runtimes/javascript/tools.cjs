@@ -124,7 +124,7 @@ module.exports = (ask, read) => {
   };
   const like = (name, names) => {
     const [near] = names.map((each) => [distance(squash(name), squash(each)), each]).sort((a, b) => a[0] - b[0]);
-    if (near && near[0] <= Math.max(1, name.length / 3)) return `; did you mean '${near[1]}'?`;
+    if (near && near[0] <= Math.ceil(name.length / 3)) return `; did you mean '${near[1]}'?`;
     return names.length === 0 ? '' : `; there are: ${names.slice(0, 30).join(', ')}${names.length > 30 ? ', ...' : ''}`;
   };
 
@@ -197,7 +197,7 @@ module.exports = (ask, read) => {
     const isOpen = Boolean(more) || (names.length === 0 && more !== false);
     const [first] = required.length === 1 ? required : names.length === 1 ? names : [];
     const text = [...required, ...names.filter((each) => !required.includes(each)).map((each) => `${each}?`)].join(', ');
-    return { call: `${name}()`, usage: `${name}({ ${text} })`, properties, names, required, isOpen, first };
+    return { call: `${name}()`, usage: text ? `${name}({ ${text} })` : `${name}()`, properties, names, required, isOpen, first };
   };
   const argumentsOf = ({ call, usage, properties, names, required, isOpen, first }, given) => {
     let all = {};
@@ -313,13 +313,14 @@ module.exports = (ask, read) => {
       pages: (given) => pages(upstream, name, given),
     });
   };
-  const bare = (name) => hide(Object.create(null), { [Symbol.toStringTag]: name });
-  const upstream = (name) => members(bare(`upstream ${name}`), (each) => tool(name, each));
-  const own = Object.assign(bare('tools'), {
+  class Upstream {}
+  class Upstreams {}
+  const upstream = (name) => members(new Upstream(), (each) => tool(name, each));
+  const own = hide(new Upstreams(), {
     ...classes,
     File,
     upstream,
-    http: members(bare('upstreams over HTTP'), upstream),
+    http: members(new Upstreams(), upstream),
     search: (query, limit = 20) =>
       from(own.search, async () => Lines.from((await send({ op: 'search', query: String(query), limit })).value)),
     list: (name) =>

@@ -39,6 +39,9 @@ const INTERPRETER: &str = "node";
 /// The program's text, in scratch space.
 const SCRIPT: &str = "main.js";
 
+/// The module that gives programs the global `tools`, among the runtimes' files.
+const CALLS: &str = "javascript/calls.cjs";
+
 /// Signals that Node catches to restore the terminal before it ends by them.
 const CAUGHT: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
 
@@ -163,7 +166,8 @@ impl Runtime for JavaScript {
         self.is_wanted = true;
         self.write(source)?;
         let mut command = Command::new(INTERPRETER);
-        command.args(kernel::heap_limit()).arg(&self.script);
+        command.args(kernel::heap_limit());
+        command.arg("--require").arg(self.places.runtimes.join(CALLS)).arg(&self.script);
         let program = cold::start(&mut command, &self.places.data, source.stdin);
         program.map_err(|error| Failure::io(INTERPRETER, &error))
     }
