@@ -31,6 +31,7 @@ mod runtimes;
 mod serve;
 mod space;
 mod summary;
+mod tool;
 mod transfer;
 mod usage;
 
@@ -42,6 +43,9 @@ use confine::Confine;
 use places::{Places, prepare_home};
 
 fn main() -> ExitCode {
+    if let Some(args) = tool::args() {
+        return tool::main(&args);
+    }
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

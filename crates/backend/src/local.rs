@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
@@ -44,6 +44,9 @@ impl Local {
         let agent = folder.join("agent");
         fs::write(&agent, image::AGENT)?;
         fs::set_permissions(&agent, fs::Permissions::from_mode(0o700))?;
+        // Programs find the agent under its other name, too.
+        fs::create_dir(folder.join("bin"))?;
+        symlink(&agent, folder.join("bin/tool"))?;
         for (path, content) in image::FORK_SERVER.into_iter().chain(image::JAVASCRIPT) {
             let path = folder.join(path);
             fs::create_dir_all(path.parent().expect("the path was joined to a folder's"))?;
@@ -68,17 +71,21 @@ impl Local {
         }
         // In a folder above all programs, as in the image.
         tokio::fs::symlink(packages.join("node_modules"), own.join("node_modules")).await?;
-        let path = std::env::join_paths([&packages, &self.folder.join("runtimes/python/modules")])
-            .map_err(std::io::Error::other)?;
+        let join_paths =
+            |paths: Vec<PathBuf>| std::env::join_paths(paths).map_err(std::io::Error::other);
+        let modules = vec![packages.clone(), self.folder.join("runtimes/python/modules")];
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let bins =
+            [self.folder.join("bin")].into_iter().chain(std::env::split_paths(&path)).collect();
         let mut child = Command::new(self.folder.join("agent"))
             .args(sandbox_container::agent_arguments(&spec.limits))
             .args([&data, &scratch, &self.folder.join("runtimes"), &packages, &datasets])
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PATH", join_paths(bins)?)
             .env("HOME", scratch.join("home"))
             .env("LANG", "C.UTF-8")
             // In the image, `.pth` files among the image's packages add these folders after them.
-            .env("PYTHONPATH", path)
+            .env("PYTHONPATH", join_paths(modules)?)
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
