@@ -12,12 +12,13 @@ use reqwest::{
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage},
     transport::{
-        StreamableHttpClientTransport,
+        DynamicTransportError, StreamableHttpClientTransport,
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_SESSION_ID, JSON_MIME_TYPE},
         streamable_http_client::{
             StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
             StreamableHttpPostResponse,
         },
+        worker::WorkerQuitReason,
     },
 };
 use sse_stream::{Error as SseError, Sse, SseStream};
@@ -233,6 +234,20 @@ impl Bounded {
         });
         events.boxed()
     }
+}
+
+/// The words of an error of this transport, if it is one.
+pub(super) fn told(error: &DynamicTransportError) -> Option<String> {
+    let error = error.error.as_ref() as &(dyn std::error::Error + 'static);
+    let failed = match error.downcast_ref::<WorkerQuitReason<Failed>>() {
+        Some(WorkerQuitReason::Fatal { error, .. }) => error,
+        _ => error.downcast_ref::<Failed>()?,
+    };
+    Some(match failed {
+        StreamableHttpError::Client(error) => net::chain(error),
+        StreamableHttpError::UnexpectedServerResponse(why) => why.to_string(),
+        other => other.to_string(),
+    })
 }
 
 fn is_too_large(error: &SseError) -> bool {

@@ -50,6 +50,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 let last = self.end.get_or_insert_with(|| {
                     let from = self.line.len().saturating_sub(KEPT);
                     let last = self.line[from..].to_vec();
+                    let missing = KEPT.saturating_sub(self.line.len());
+                    self.line.extend_from_slice(&part[..part.len().min(missing)]);
                     self.line.truncate(KEPT);
                     last
                 });

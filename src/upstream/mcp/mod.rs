@@ -376,7 +376,7 @@ impl Client {
             }
             first => first,
         }
-        .map_err(|(error, status)| status.unwrap_or_else(|| net::chain(&error)))?;
+        .map_err(|(error, status)| status.unwrap_or_else(|| not_opened(&error)))?;
         let info = running.peer().peer_info();
         let is_old = info.as_ref().is_some_and(|info| info.protocol_version.has_initialize());
         self.is_old.store(is_old, Ordering::Relaxed);
@@ -519,6 +519,10 @@ impl Client {
                 CallError::new(CallErrorKind::Upstream, error.message.into_owned())
             }
             ServiceError::TransportClosed => self.unavailable("it ended during the call"),
+            ServiceError::TransportSend(error) => {
+                let told = http::told(&error);
+                self.unavailable(&told.unwrap_or_else(|| error.error.to_string()))
+            }
             other => self.unavailable(&net::chain(&other)),
         }
     }
@@ -530,6 +534,20 @@ impl Client {
 }
 
 type Running = RunningService<RoleClient, Handler>;
+
+/// Why a connection could not be opened.
+fn not_opened(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            http::told(error).unwrap_or_else(|| error.error.to_string())
+        }
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => not_opened(fallback),
+        ClientInitializeError::JsonRpcError(error) => error.message.to_string(),
+        ClientInitializeError::ConnectionClosed(_) => "it ended the connection".into(),
+        // Others would quote whole messages.
+        _ => "it does not begin as a server of MCP does".into(),
+    }
+}
 
 /// Waits for the end of a process, if there is one.
 async fn exited(process: &mut Option<Process>) -> String {

@@ -349,3 +349,106 @@ logging:
         "{mistakes:?}"
     );
 }
+
+#[test]
+fn an_upstream_is_written_as_clients_write_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("key"), "hunter2\n").expect("written");
+    let text = "
+upstreams:
+  crm:
+    type: stdio
+    command: npx
+    args: [-y, crm, '--token=${CARGO_PKG_NAME}']
+    env: { TOKEN: 'file:key', MODE: plain, DEBUG: true }
+    allow: create_*
+    timeout_s: 5
+  wiki: { url: 'https://wiki.example.org/mcp?k=${CARGO_PKG_NAME}', callers: [ann] }
+  web:
+    base_url: https://api.example.org/v1
+    headers: { Authorization: Bearer hunter3, X-Own: plain }
+    methods: [get, POST]
+    paths: [/a/*]
+";
+    let mut mistakes = vec![];
+    let contents = parse(&folder.path().join("config.yaml"), text, &mut mistakes);
+    assert_eq!(mistakes, [""; 0]);
+    let secrets = |name: &str| {
+        let found = contents.upstreams.iter().find(|it| it.name.as_str() == name);
+        found.expect("listed").secrets().join(" ")
+    };
+    assert_eq!(secrets("crm"), "config hunter2");
+    assert_eq!(secrets("wiki"), "config");
+    assert_eq!(secrets("web"), "Bearer hunter3 hunter3");
+    let shown = format!("{:?}", contents.upstreams);
+    assert!(!shown.contains("hunter") && !shown.contains("token="), "{shown}");
+    let web = contents.upstreams.into_iter().find(|it| it.name.as_str() == "web");
+    let Some(crate::upstreams::Upstream {
+        reached: crate::upstreams::Reached::Http { methods, .. },
+        ..
+    }) = web
+    else {
+        panic!("it is a service");
+    };
+    assert_eq!(methods, ["GET", "POST"]);
+}
+
+#[test]
+fn all_mistakes_of_an_upstream_are_told_with_their_lines_and_without_secrets() {
+    let text = "
+upstreams:
+  CRM: { command: x }
+  a:
+    command: ''
+    timeout_s: 0
+    alow: [x]
+    cwd: x
+  b: { command: x, url: 'https://b' }
+  c: { command: x, headers: { A: b } }
+  d: { url: 'ftp://hunter2' }
+  e: { url: 'https://e:hunter2@e' }
+  f: { url: 'https://f', headers: { Host: f } }
+  g: { base_url: 'https://g', methods: [TRACE] }
+  h: { base_url: 'https://h', paths: [x] }
+  i: { command: x, env: { A: '${NO_SUCH_VARIABLE}' } }
+  j: [x]
+  k: { url: 'https://k', type: stdio }
+  l: { url: 'http://l' }
+";
+    let mistakes = with_callers(text).unwrap_err();
+    for (line, what) in [
+        (3, "\"CRM\": is no name of an upstream"),
+        (5, "\"a\": command: is empty"),
+        (6, "\"a\": timeout_s: is not a whole number from 1 to 3600"),
+        (7, "\"a\": alow: there is no such key"),
+        (8, "\"a\": cwd: is no absolute path"),
+        (9, "\"b\": has not exactly one of command, url and base_url"),
+        (10, "\"c\": headers: is not for a server that is started"),
+        (11, "\"d\": url: is no URL"),
+        (12, "\"e\": url: has a user or password"),
+        (13, "\"f\": headers: \"Host\" cannot be a name here"),
+        (14, "\"g\": methods: \"TRACE\" is not one of"),
+        (15, "\"h\": paths: \"x\" does not begin with /"),
+        (16, "\"i\": env: A: the variable \"NO_SUCH_VARIABLE\" is not set"),
+        (17, "\"j\": is no mapping of"),
+        (18, "\"k\": type: is not for a server over HTTP"),
+        (19, "\"l\": http:// is only for private addresses"),
+    ] {
+        assert!(
+            mistakes.contains(&format!("{PATH}:{line}: upstreams: {what}")),
+            "{what}: {mistakes}"
+        );
+    }
+    assert!(!mistakes.contains("hunter"), "{mistakes}");
+    for (text, why) in [
+        ("upstreams: [a]", "upstreams: is no section"),
+        ("calls: { upstreams: [a] }", "there is no upstream a in the settings file"),
+        ("policies: { p: { calls: { upstreams: [b] } } }", "is more than the server"),
+        ("policies: { p: { calls: { max_per_run: 101 } } }", "is more than the server"),
+        ("policies: { p: { calls: { max_per_minute: 0 } } }", "is more than the server"),
+    ] {
+        let mistakes = with_callers(text).unwrap_err();
+        assert!(mistakes.contains(why), "{text}: {mistakes}");
+    }
+    assert!(with_callers("upstreams:\n").is_ok());
+}
