@@ -31,8 +31,10 @@ const MAX_NEWEST: usize = 4 << 10;
 /// The progress of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The session and the id of the run, once it has begun.
-    pub run: Option<(SessionId, RunId)>,
+    /// The id of the run, if it is one.
+    pub run_id: Option<RunId>,
+    /// The session in which the run has begun.
+    pub session: Option<SessionId>,
     /// Whether the sandbox has started and has received the program.
     pub started: bool,
     /// The language of the run's code, if it is a run.

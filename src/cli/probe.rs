@@ -11,7 +11,6 @@ use model::{Outcome, text::printable};
 use protocol::limits::MAX_FILES;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::sessions::{Options, Program, RuntimeName, Sessions};
 
@@ -57,14 +56,8 @@ pub(super) async fn probe(
     }
     let sessions = Sessions::new(config, backend, Options::default());
     let program = Program {
-        language: RuntimeName::PYTHON,
-        cell: false,
-        code: script.into(),
         stdin: Some(expected.to_string().into()),
-        timeout: TIMEOUT,
-        cancel: CancellationToken::new(),
-        progress: None,
-        calls: None,
+        ..Program::new(RuntimeName::PYTHON, script, TIMEOUT)
     };
     let (_, report) = sessions.run(None, program).await;
     sessions.host().shutdown().await;

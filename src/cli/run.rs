@@ -111,14 +111,9 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         session = Some(upload(sessions, session, file).await?);
     }
     let program = Program {
-        language,
-        cell: false,
-        code: code.into(),
         stdin: stdin.map(Into::into),
-        timeout,
         cancel: stop,
-        progress: None,
-        calls: None,
+        ..Program::new(language, code, timeout)
     };
     let (Opened { id, .. }, report) = sessions.run(session, program).await;
     let report = report?;

@@ -185,11 +185,12 @@ impl Call {
         // Not the token of the request, which ends with its answer.
         let cancel = CancellationToken::new();
         program.cancel = cancel.clone();
+        let run_id = program.run_id.clone();
         let mut ran = std::pin::pin!(self.run_when_free(which, program));
         let told = heard.clone();
         let begun = async {
-            let begun = heard.wait_for(|progress| progress.run.is_some()).await;
-            let begun = begun.ok().and_then(|progress| progress.run.clone());
+            let begun = heard.wait_for(|progress| progress.session.is_some()).await;
+            let begun = begun.ok().and_then(|progress| progress.session.clone());
             // Even a sleep of no time lasts longer than the shortest run.
             if !after.is_zero() {
                 sleep(after).await;
@@ -200,7 +201,7 @@ impl Call {
             tokio::select! {
                 biased;
                 ran = &mut ran => return Some(ran),
-                Some((session, run_id)) = begun => self.answer_early(session, run_id).await,
+                Some(session) = begun => self.answer_early(session, run_id).await,
                 () = self.context.ct.cancelled() => cancel.cancel(),
             }
             None

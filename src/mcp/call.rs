@@ -279,8 +279,9 @@ impl Call {
         log.language = Some(program.language.clone());
         let memory = self.services.sessions.config().memory_limit;
         log.audit(|record| audited::program(record, &program, memory));
-        let language = Some(program.language.clone());
-        let (progress, heard) = watch::channel(Progress { language, ..Progress::default() });
+        let (language, run_id) = (Some(program.language.clone()), Some(program.run_id.clone()));
+        let begins = Progress { language, run_id, ..Progress::default() };
+        let (progress, heard) = watch::channel(begins);
         // The answer of a call that takes long is a task, unless its session ends with it.
         let may_be_task = self.takes_tasks() && !matches!(which, Which::Stateless(_));
         let may_go_on = in_background || may_be_task;

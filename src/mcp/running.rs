@@ -83,7 +83,7 @@ async fn report_progress(
             let waits = progress.approval.as_ref().map(|approval| waiting(call, approval));
             let now = || waits.unwrap_or_else(|| state(&progress, begun));
             let news = told.news(&progress).or_else(|| is_time.then(now));
-            (news, progress.run.as_ref().map(|(_, run_id)| run_id.clone()))
+            (news, progress.run_id.clone())
         };
         let Some(mut message) = message else { continue };
         // cancel_execution needs the name of the run, and many clients show the message alone.

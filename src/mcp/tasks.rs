@@ -129,7 +129,8 @@ impl Found {
                            brings the result back.";
                 Err(ErrorData::invalid_params(why, None))
             }
-            Execution::NotFound => {
+            // A run is a task once it has begun.
+            Execution::NotFound | Execution::Unbegun(_) => {
                 let why = format!("There is no task {} here.", quoted(task_id));
                 Err(ErrorData::invalid_params(why, None))
             }

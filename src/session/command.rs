@@ -1,6 +1,6 @@
 //! The commands of a session's task, with the channels for their answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use backend::CallerKey;
 use bytes::Bytes;
@@ -71,6 +71,8 @@ pub(crate) enum Command {
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
+    /// The name of its run.
+    pub run_id: RunId,
     /// The language whose interpreter runs it.
     pub language: RuntimeName,
     /// Whether the program is a cell of the session's workspace, whose interpreter keeps the state of earlier cells.
@@ -87,6 +89,26 @@ pub struct Program {
     pub progress: Option<watch::Sender<Progress>>,
     /// Answers the program's questions; `None` if it may call no tools.
     pub calls: Option<Arc<RunCalls>>,
+    /// Dropped when the run begins, or will not.
+    pub unbegun: Option<Arc<dyn Debug + Send + Sync>>,
+}
+
+impl Program {
+    /// A program without input, which runs in a process of its own and whose run has a new name.
+    pub fn new(language: RuntimeName, code: impl Into<Bytes>, timeout: Duration) -> Self {
+        Self {
+            run_id: RunId::mint(),
+            language,
+            cell: false,
+            code: code.into(),
+            stdin: None,
+            timeout,
+            cancel: CancellationToken::new(),
+            progress: None,
+            calls: None,
+            unbegun: None,
+        }
+    }
 }
 
 impl Command {

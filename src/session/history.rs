@@ -579,7 +579,6 @@ pub(super) mod tests {
     use model::{DataPath, Output};
     use proptest::prelude::*;
     use protocol::message::Start;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::notes::Notes;
@@ -613,16 +612,7 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn program(code: &str) -> Program {
-        Program {
-            language: RuntimeName::PYTHON,
-            cell: false,
-            code: code.to_owned().into(),
-            stdin: None,
-            timeout: Duration::from_secs(1),
-            cancel: CancellationToken::new(),
-            progress: None,
-            calls: None,
-        }
+        Program::new(RuntimeName::PYTHON, code.to_owned(), Duration::from_secs(1))
     }
 
     #[test]

@@ -18,7 +18,6 @@ use model::{RunId, SessionRecord, text::utf8};
 use protocol::message::RuntimeName;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use tokio_util::sync::CancellationToken;
 
 use super::command::Program;
 
@@ -54,11 +53,11 @@ pub(crate) struct LastRun {
 
 impl LastRun {
     /// A run that begins, except for its number.
-    pub(super) fn new(run_id: RunId, program: &Program) -> Self {
+    pub(super) fn new(program: &Program) -> Self {
         let code = String::from_utf8_lossy(&program.code);
         Self {
             call: 0,
-            run_id,
+            run_id: program.run_id.clone(),
             begun: Timestamp::now(),
             language: program.language.clone(),
             is_cell: program.cell,
@@ -69,16 +68,8 @@ impl LastRun {
 
     /// The program that was run, as far as it is known.
     pub(super) fn program(&self) -> Program {
-        Program {
-            language: self.language.clone(),
-            cell: self.is_cell,
-            code: self.code.clone().into(),
-            stdin: None,
-            timeout: self.timeout,
-            cancel: CancellationToken::new(),
-            progress: None,
-            calls: None,
-        }
+        let program = Program::new(self.language.clone(), self.code.clone(), self.timeout);
+        Program { run_id: self.run_id.clone(), cell: self.is_cell, ..program }
     }
 }
 

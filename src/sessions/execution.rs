@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{RunId, SessionId};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Sessions;
+use super::{Sessions, unbegun::Unbegun};
 use crate::session::{History, PastRun, handle::Handle, results::Stored};
 
 /// Longest time between the end of a run and its result. Exporting its files and shrinking its images take longest.
@@ -15,6 +15,8 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A run, as its caller asks for it.
 #[derive(Debug)]
 pub enum Execution {
+    /// It has not begun; with its session, if the call named one.
+    Unbegun(Option<SessionId>),
     /// It is in progress.
     Running(SessionId, Box<PastRun>),
     /// It has ended with this result, as its edge has written it. `None` if only the result is remembered.
@@ -44,21 +46,39 @@ impl Sessions {
 
     /// A run of the caller. If it is in progress, waits so long for its end.
     pub async fn execution(&self, run_id: &str, wait: Duration) -> Execution {
-        let handle = {
-            let registry = self.host.registry();
-            match registry.with_run(&self.caller, run_id).filter(|handle| self.sees(handle)) {
-                Some(handle) => handle.clone(),
-                None if registry.had_run(&self.caller, run_id) => return Execution::SessionEnded,
-                None => return Execution::NotFound,
-            }
+        let deadline = Instant::now() + wait;
+        if let Some(unbegun) = self.unbegun(run_id)
+            && timeout_at(deadline, unbegun.over.cancelled()).await.is_err()
+        {
+            return Execution::Unbegun(unbegun.session);
+        }
+        let handle = match self.with_run(run_id) {
+            Ok(handle) => handle,
+            Err(without) => return without,
         };
         let ended = async {
             let mut history = handle.history.clone();
             let is_over = |it: &History| it.run(run_id).is_none_or(|run| run.end.is_some());
             let _ = history.wait_for(is_over).await;
         };
-        let _ = timeout(wait, ended).await;
+        let _ = timeout_at(deadline, ended).await;
         self.seen(&handle, run_id).await
+    }
+
+    /// A run of the caller that has not begun.
+    pub(super) fn unbegun(&self, run_id: &str) -> Option<Unbegun> {
+        // A link to one session shows the runs that it has.
+        if self.only.is_some() { None } else { self.host.unbegun.of(&self.caller, run_id) }
+    }
+
+    /// The session of a run of the caller; otherwise the state of a run that no session has.
+    pub(super) fn with_run(&self, run_id: &str) -> Result<Handle, Execution> {
+        let registry = self.host.registry();
+        match registry.with_run(&self.caller, run_id).filter(|handle| self.sees(handle)) {
+            Some(handle) => Ok(handle.clone()),
+            None if registry.had_run(&self.caller, run_id) => Err(Execution::SessionEnded),
+            None => Err(Execution::NotFound),
+        }
     }
 
     async fn seen(&self, handle: &Handle, run_id: &str) -> Execution {

@@ -28,6 +28,7 @@ use super::{
     registry::Registry,
     saved::SavedBefore,
     turns::Turns,
+    unbegun::AllUnbegun,
 };
 use crate::{
     archive::Archive,
@@ -71,6 +72,7 @@ pub struct Host {
     registry: Mutex<Registry>,
     /// Workspaces for which a session is being opened.
     pub(super) turns: Turns<(Principal, WorkspaceId)>,
+    pub(super) unbegun: AllUnbegun,
     /// Sessions that end: their names are free, but what they have saved is not removed or archived yet.
     pub(super) endings: Marks<SessionKey>,
     /// Callers that are shared with other servers; `None` on a single server.
@@ -128,6 +130,7 @@ impl Host {
             audit,
             registry: Mutex::default(),
             turns: Turns::default(),
+            unbegun: AllUnbegun::default(),
             endings: Marks::default(),
             not_yet: NotYet::default(),
             changes: Changes::default(),

@@ -22,8 +22,8 @@
 //!   another server. [`homes`]: which of several servers has a caller's sessions.
 //! - [`pool`], [`keeper`]: sandboxes that wait for sessions. [`stateless`]: sessions that end with a call.
 //! - [`live`]: a session, for readers. [`shown`]: its runs, for people. [`all`]: the sessions of all callers, for
-//!   operators. [`cancel`]: ends a run by its name; [`execution`]: its state and result. [`packages`]:
-//!   installs packages; [`summary`]: of a file.
+//!   operators. [`cancel`]: ends a run by its name; [`execution`]: its state and result; [`unbegun`]: before it begins.
+//!   [`packages`]: installs packages; [`summary`]: of a file.
 
 mod adopt;
 mod all;
@@ -47,6 +47,7 @@ mod start;
 mod stateless;
 mod summary;
 mod turns;
+mod unbegun;
 mod which;
 mod workspaces;
 
@@ -271,10 +272,12 @@ impl Sessions {
     pub async fn run(
         &self,
         which: impl Into<Which>,
-        program: Program,
+        mut program: Program,
     ) -> (Opened, Result<RunReport>) {
-        let program = Program { calls: self.calls_of_run(), ..program };
-        let opening = Opening::new(self, which.into());
+        let which = which.into();
+        program.calls = self.calls_of_run();
+        self.host.unbegun.add(&self.caller, &which, &mut program);
+        let opening = Opening::new(self, which);
         opening.ask(|reply| Command::Run { program, reply }).await
     }
 
@@ -319,19 +322,6 @@ impl Sessions {
         }
         let info = self.get(&id).map(|live| live.info());
         info.ok_or(Error::SessionNotFound(id))
-    }
-
-    /// Kills a run of the caller that is in progress, and waits until it has ended.
-    pub async fn cancel(&self, run_id: &str) -> CancelOutcome {
-        let handle = {
-            let registry = self.host.registry();
-            match registry.with_run(&self.caller, run_id).filter(|handle| self.sees(handle)) {
-                Some(handle) => handle.clone(),
-                None if registry.had_run(&self.caller, run_id) => return CancelOutcome::Finished,
-                None => return CancelOutcome::NotFound,
-            }
-        };
-        cancel::cancel(&handle, run_id).await
     }
 
     /// Ends a session. Its sandbox has been removed when this returns.

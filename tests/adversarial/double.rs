@@ -424,16 +424,8 @@ pub fn id(session: &str) -> SessionId {
 
 /// A program; the agents in memory do not look at its code.
 pub fn program() -> Program {
-    Program {
-        language: RuntimeName::PYTHON,
-        cell: false,
-        code: Bytes::from_static(b"print('honest')"),
-        stdin: None,
-        timeout: Duration::from_secs(1),
-        cancel: CancellationToken::new(),
-        progress: None,
-        calls: None,
-    }
+    let code = Bytes::from_static(b"print('honest')");
+    Program::new(RuntimeName::PYTHON, code, Duration::from_secs(1))
 }
 
 /// The same program as a cell.

@@ -18,7 +18,6 @@ use model::{DataPath, Existing, SessionId};
 use protocol::message::Start;
 use support::{On, PATIENCE, name, on_both};
 use tokio::{sync::watch, time::timeout};
-use tokio_util::sync::CancellationToken;
 
 /// One session of a registry that only this test uses.
 struct Bench {
@@ -45,16 +44,9 @@ impl Bench {
     }
 
     async fn try_run(&self, code: &str, progress: Option<watch::Sender<Progress>>) -> RunReport {
-        let program = Program {
-            language: RuntimeName::PYTHON,
-            cell: false,
-            code: code.to_owned().into(),
-            stdin: None,
-            timeout: Duration::from_secs(60),
-            calls: None,
-            cancel: CancellationToken::new(),
-            progress,
-        };
+        let code = code.to_owned();
+        let program = Program::new(RuntimeName::PYTHON, code, Duration::from_secs(60));
+        let program = Program { progress, ..program };
         let (_, report) = soon(self.sessions.run(Some(self.id.clone()), program)).await;
         report.unwrap()
     }

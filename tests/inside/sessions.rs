@@ -10,7 +10,6 @@ use config::Config;
 use llm_sandbox::sessions::{Options, Program, RuntimeName, Sessions};
 use model::{OwnSettings, SessionId};
 use support::{PATIENCE, name, until};
-use tokio_util::sync::CancellationToken;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_of_its_own_time_to_live_ends_after_that_and_is_said_to_have() {
@@ -62,16 +61,7 @@ async fn all_who_look_share_one_listing_until_there_may_be_other_files() {
     );
     let id: SessionId = name("shared").parse().expect("valid");
     let run = |code: &'static str| {
-        let program = Program {
-            language: RuntimeName::PYTHON,
-            cell: false,
-            code: code.into(),
-            stdin: None,
-            timeout: PATIENCE,
-            cancel: CancellationToken::new(),
-            progress: None,
-            calls: None,
-        };
+        let program = Program::new(RuntimeName::PYTHON, code, PATIENCE);
         async { sessions.run(Some(id.clone()), program).await.1.expect("it ran") }
     };
     let listing = || async { sessions.get(&id).expect("live").view().await.expect("listed") };

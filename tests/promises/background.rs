@@ -1,7 +1,9 @@
 //! Runs that outlive the call that began them, and results that can be asked for later.
 
+use std::{fs, path::PathBuf};
+
 use serde_json::{Value, json};
-use support::{On, Server, name, on_all, text, until, web::*};
+use support::{On, Server, answered, name, on_all, text, until, web::*};
 
 on_all! {
     a_run_in_the_background_is_answered_at_once_and_its_result_is_that_of_a_call,
@@ -179,4 +181,121 @@ async fn the_page_sees_the_output_of_a_run_and_cancels_it() {
     assert_eq!(cancelled.json(), json!({ "run_id": run, "status": "cancelled" }));
     let again = alice.send("DELETE", &target, &[], &[]).await.json();
     assert_eq!(again["status"], "finished");
+}
+
+/// A server whose sandboxes do not start before the test allows it.
+struct SlowStart {
+    server: Server,
+    folder: tempfile::TempDir,
+}
+
+impl SlowStart {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [("TMPDIR", folder.path().to_str().unwrap())];
+        let server = Server::start_with(On::Local, &settings).await;
+        let slow = Self { server, folder };
+        let (agent, real) = (slow.sandboxes().join("agent"), slow.sandboxes().join("real"));
+        fs::rename(&agent, &real).unwrap();
+        let (real, go) = (real.display(), slow.go());
+        let waits = format!("while [ ! -e {} ]; do sleep 0.02; done", go.display());
+        fs::write(&agent, format!("#!/bin/sh\n{waits}\nexec {real} \"$@\"\n")).unwrap();
+        fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        slow
+    }
+
+    /// The folder of the server's sandboxes.
+    fn sandboxes(&self) -> PathBuf {
+        let found = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let is_theirs = |path: &PathBuf| path.to_str().unwrap().contains("llm-sandbox-local");
+        found.into_iter().find(is_theirs).expect("the folder of the sandboxes")
+    }
+
+    fn go(&self) -> PathBuf {
+        self.folder.path().join("go")
+    }
+
+    /// Begins a call that asks for progress; returns the receiver of its answer, and the id in its first message.
+    async fn begin(&self, tool: &str, arguments: Value) -> (Answer, String) {
+        let meta = json!({ "progressToken": 5 });
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        let heard = self.server.notifications();
+        let before = heard.lock().unwrap().len();
+        let answer = self.server.begin_request("tools/call", params).1;
+        let first = || heard.lock().unwrap().get(before).map(|it| it["params"].clone());
+        until("it reports", async || first().is_some()).await;
+        let first = first().expect("just seen");
+        let run = text(&first["_meta"]["run_id"]).to_owned();
+        assert_eq!(first["message"], format!("{run}: starting the sandbox"));
+        (answer, run)
+    }
+}
+
+type Answer = tokio::sync::oneshot::Receiver<Value>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_message_of_a_run_has_its_id_while_the_sandbox_starts() {
+    for (tool, session) in [("run_python", None), ("execute_code", None), ("run_python", Some(()))]
+    {
+        let slow = SlowStart::new().await;
+        let call = async |tool: &str, arguments| slow.server.call(tool, arguments).await.ok();
+        let mut arguments = json!({ "code": "print(6 * 7)" });
+        let id = session.map(|()| name("background"));
+        if let Some(id) = &id {
+            arguments["session_id"] = json!(id);
+        }
+        let (answer, run) = slow.begin(tool, arguments).await;
+        let mut expected = json!({
+            "run_id": run,
+            "status": "running",
+            "running_s": 0,
+            "notes": ["The run has not begun: its sandbox is being started."],
+        });
+        if let Some(id) = &id {
+            expected["session_id"] = json!(id);
+        }
+        assert_eq!(asked(call, &json!(run), 0).await, expected);
+        let ask = json!({ "name": "get_execution_result", "arguments": { "execution_id": run } });
+        let asked = slow.server.begin_request("tools/call", ask).1;
+        fs::write(slow.go(), "").unwrap();
+        let answer = answered(answer).await["result"]["structuredContent"].clone();
+        assert_eq!((&answer["run_id"], &answer["stdout"]), (&json!(run), &json!("42\n")));
+        let asked = answered(asked).await["result"]["structuredContent"].clone();
+        assert_eq!(asked, answer, "who asked before it began waits for its end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_cancelled_while_its_sandbox_starts() {
+    let slow = SlowStart::new().await;
+    let arguments = json!({ "code": "import time\nwhile True: time.sleep(0.01)" });
+    let (answer, run) = slow.begin("run_python", arguments).await;
+    let cancel = json!({ "name": "cancel_execution", "arguments": { "execution_id": run } });
+    let cancelled = slow.server.begin_request("tools/call", cancel).1;
+    // The server reads messages in turn: it has read the one before this one.
+    slow.server.request("ping", json!({})).await;
+    fs::write(slow.go(), "").unwrap();
+    let cancelled = answered(cancelled).await["result"]["structuredContent"].clone();
+    assert_eq!(cancelled["status"], "cancelled");
+    let answer = answered(answer).await["result"]["structuredContent"].clone();
+    assert_eq!((&answer["run_id"], &answer["outcome"]), (&json!(run), &json!("cancelled")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_id_of_a_run_that_never_begins_is_no_run() {
+    let slow = SlowStart::new().await;
+    let id = name("background");
+    let arguments =
+        json!({ "session_id": id, "code": "import time\nwhile True: time.sleep(0.01)" });
+    let (first, began) = slow.begin("run_python", arguments.clone()).await;
+    let (second, refused) = slow.begin("run_python", arguments).await;
+    fs::write(slow.go(), "").unwrap();
+    let second = answered(second).await["result"].clone();
+    assert!(second["isError"] == true && text(&second["content"][0]["text"]).contains(&began));
+    for tool in ["get_execution_result", "cancel_execution"] {
+        let known = slow.server.call(tool, json!({ "execution_id": refused })).await.ok();
+        assert_eq!(known["status"], "not_found", "{tool}");
+    }
+    slow.server.call("cancel_execution", json!({ "execution_id": began })).await.ok();
+    assert_eq!(answered(first).await["result"]["structuredContent"]["run_id"], began);
 }

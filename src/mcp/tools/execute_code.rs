@@ -97,14 +97,10 @@ impl Tool for ExecuteCode {
         let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
-            language: language.runtime(),
             cell: true,
-            code: code.into(),
             stdin: stdin.map(Into::into),
-            timeout,
             cancel: call.context.ct.clone(),
-            progress: None,
-            calls: None,
+            ..Program::new(language.runtime(), code, timeout)
         };
         let (opened, report) = call.run(which.clone(), program, in_background, log).await?;
         let Some(of_cell) = &report.cell else {

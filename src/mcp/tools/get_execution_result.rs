@@ -97,6 +97,7 @@ impl Tool for GetExecutionResult {
                     serde_json::from_slice(&result).map_err(|error| Error::internal(&error))?;
                 return Ok(result.into());
             }
+            Execution::Unbegun(id) => unbegun(id.as_ref(), &execution_id),
             Execution::Running(id, run) => in_progress(id.as_str(), &run),
             Execution::Recorded(id, run) => return Ok(recorded(call, &id, &run).await.into()),
             Execution::SessionEnded => without_run(
@@ -124,6 +125,16 @@ fn output(facts: &ToolFacts) -> Value {
     });
     fields.extend(more.as_object().cloned().unwrap_or_default());
     object(Value::Object(fields), &["run_id"])
+}
+
+fn unbegun(session: Option<&SessionId>, run_id: &str) -> Value {
+    let note = "The run has not begun: its sandbox is being started.";
+    let mut result =
+        json!({ "run_id": run_id, "status": RUNNING, "running_s": 0, "notes": [note] });
+    if let Some(session) = session {
+        result["session_id"] = session.as_str().into();
+    }
+    result
 }
 
 fn in_progress(session: &str, run: &PastRun) -> Value {

@@ -94,14 +94,8 @@ impl Tool for RunPython {
         let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
-            language: RuntimeName::PYTHON,
-            cell: false,
-            code: code.into(),
-            stdin: None,
-            timeout,
             cancel: call.context.ct.clone(),
-            progress: None,
-            calls: None,
+            ..Program::new(RuntimeName::PYTHON, code, timeout)
         };
         let (Opened { id, is_new, .. }, report) =
             call.run(which, program, in_background, log).await?;

@@ -77,14 +77,12 @@ impl Driver {
         }
         match self.state.begin_run(Instant::now()) {
             Ok(()) => {
-                let (run_id, timeout) = (RunId::mint(), program.timeout);
-                // A child token: cancelling the run must not cancel the caller's token, which would drop its answer.
-                program.cancel = program.cancel.child_token();
+                let timeout = program.timeout;
                 let note = self.notes().map(|note| {
-                    let run = LastRun::new(run_id.clone(), &program);
+                    let run = LastRun::new(&program);
                     move |call| note(Some(LastRun { call, ..run }))
                 });
-                let watched = self.track(run_id, &program, timeout, reply);
+                let watched = self.track(&mut program, timeout, reply);
                 let (link, max_output) = (self.link.clone(), self.setup.max_output);
                 let run = async move {
                     let Program { language: runtime, cell, code, stdin, timeout, .. } = program;
@@ -117,35 +115,30 @@ impl Driver {
         run: LastRun,
         calls: Option<Arc<RunCalls>>,
     ) {
-        let program = Program { calls, ..run.program() };
+        let mut program = Program { calls, ..run.program() };
         let age =
             Duration::try_from(Timestamp::now().duration_since(run.begun)).unwrap_or_default();
         let timeout = program.timeout;
         let running = leftover.into_running(age, timeout, self.setup.max_output, program.cell);
         // No caller waits for the answer.
         let (reply, _) = oneshot::channel();
-        let watched = self.track(run.run_id, &program, timeout.saturating_sub(age), reply);
+        let watched = self.track(&mut program, timeout.saturating_sub(age), reply);
         let run = attend(self.link.clone(), running, watched);
         self.work.push(run.map(|done| Finished::Run(Box::new(done))).boxed());
     }
 
     /// Notes that a run is in progress, for so long at most.
-    fn track(
-        &mut self,
-        run_id: RunId,
-        program: &Program,
-        left: Duration,
-        reply: Reply<RunReport>,
-    ) -> Watched {
-        let began = SessionEvent::RunBegan { run_id: &run_id, program };
+    fn track(&mut self, program: &mut Program, left: Duration, reply: Reply<RunReport>) -> Watched {
+        let began = SessionEvent::RunBegan { run_id: &program.run_id, program };
         self.setup.observers.notify(&began);
         // After that, because a caller that knows the run may look for it at once.
+        program.unbegun = None;
         if let Some(progress) = &program.progress {
-            let run = Some((self.setup.id.clone(), run_id.clone()));
-            progress.send_modify(|progress| progress.run = run);
+            let session = Some(self.setup.id.clone());
+            progress.send_modify(|progress| progress.session = session);
         }
         self.current = Some(CurrentRun {
-            run_id,
+            run_id: program.run_id.clone(),
             language: program.language.clone(),
             is_cell: program.cell,
             timeout: program.timeout,
