@@ -1,5 +1,5 @@
 // The workflows of demo/n8n in a real n8n, with nothing changed in them but the address of the server; and
-// one of the tests' own, for cells.
+// two of the tests' own, for cells and for a long run.
 //
 //   node check.mjs <server binary>
 //   SANDBOX_TOKEN=<token> node check.mjs <address of a server>
@@ -13,7 +13,7 @@ import { checkForm } from "./form.mjs";
 import { fileOf, Place, programOf } from "./place.mjs";
 import { Server } from "./server.mjs";
 import { checkNoServer, checkWebhook } from "./webhook.mjs";
-import { checkWorkspace } from "./workspace.mjs";
+import { checkLongRun, checkWorkspace } from "./workspace.mjs";
 
 const OWN_TOKEN = "n8n-0123456789abcdef0123456789abcdef";
 /** Runs wait for each other on a slow host. All else is as it is by default. */
@@ -42,6 +42,7 @@ async function checkAll() {
   await checkForm(place);
   await checkAgent(place);
   await checkWorkspace(place);
+  await checkLongRun(place);
   await check("no session is left", async () => {
     const { sessions } = place.recorder;
     ok(sessions.length > 10, sessions.join());

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The workflows of demo/n8n in a real n8n: reports by webhook and by form, an agent with a model that follows a script,
 # ten at the same time, and the messages that people get after errors. Also cells, whose variables stay from call to
-# call by ?workspace=.
+# call by ?workspace=, and a run in the background that a workflow polls.
 #
 #   tests/n8n/run.sh [--install] [server binary]          default: target/debug/llm-sandbox
 #   tests/n8n/run.sh [--install] <address> <token>        a server that runs already

@@ -1,16 +1,18 @@
-// Cells in a workflow. n8n's MCP Client opens an MCP session for each call, and closes none, so variables
+// Cells in a workflow, and a run in the background that a workflow polls. n8n's MCP Client opens an MCP session for each call, and closes none, so variables
 // stay by the ?workspace= in its address only.
 
 import { check, equal, ok } from "../clients/check.mjs";
 import { CREDENTIAL } from "./place.mjs";
 
 const PATH = "cells";
+const LONG_PATH = "long-run";
 const RUN_LIMIT_MS = 120_000;
 
 /** The body of a request is {query, first, next}: the end of the address, and the arguments of two cells in turn. */
 const asked = (field) => `$('Webhook').first().json.body.${field}`;
 
-const cell = (name, server, place) => ({
+/** A node that calls a tool. The query and the input are expressions. */
+const call = (name, tool, server, query, input, place) => ({
   id: crypto.randomUUID(),
   name,
   type: "@n8n/n8n-nodes-langchain.mcpClient",
@@ -18,28 +20,91 @@ const cell = (name, server, place) => ({
   position: [place, 0],
   parameters: {
     serverTransport: "httpStreamable",
-    endpointUrl: `=${server}/mcp{{ ${asked("query")} }}`,
+    endpointUrl: `=${server}/mcp{{ ${query} }}`,
     authentication: "bearerAuth",
-    tool: { __rl: true, mode: "id", value: "execute_code" },
+    tool: { __rl: true, mode: "id", value: tool },
     inputMode: "json",
-    jsonInput: `={{ ${asked(name)} }}`,
+    jsonInput: `={{ ${input} }}`,
     options: { timeout: RUN_LIMIT_MS },
   },
   credentials: { httpBearerAuth: { id: null, name: CREDENTIAL } },
+});
+const cell = (name, server, place) => call(name, "execute_code", server, asked("query"), asked(name), place);
+
+const webhook = (path) => ({
+  id: crypto.randomUUID(),
+  name: "Webhook",
+  type: "n8n-nodes-base.webhook",
+  typeVersion: 2,
+  position: [0, 0],
+  parameters: { httpMethod: "POST", path, responseMode: "lastNode", responseData: "allEntries", options: {} },
+  webhookId: crypto.randomUUID(),
+});
+
+const to = (node) => [{ node, type: "main", index: 0 }];
+
+/** Begins a run in the background, and asks for its result until it has ended. The body of a request is {code}. */
+const polling = (server) => ({
+  name: "Long run",
+  nodes: [
+    webhook(LONG_PATH),
+    call("begin", "run_python", server, "''", `{ code: ${asked("code")}, background: true }`, 220),
+    call(
+      "poll",
+      "get_execution_result",
+      server,
+      "''",
+      "{ execution_id: $('begin').first().json.structuredContent.run_id, wait_s: 1 }",
+      440,
+    ),
+    {
+      id: crypto.randomUUID(),
+      name: "Runs",
+      type: "n8n-nodes-base.if",
+      typeVersion: 2.2,
+      position: [660, 0],
+      parameters: {
+        conditions: {
+          options: { caseSensitive: true, leftValue: "", typeValidation: "loose", version: 2 },
+          combinator: "and",
+          conditions: [
+            {
+              id: crypto.randomUUID(),
+              leftValue: "={{ $json.structuredContent.status }}",
+              rightValue: "running",
+              operator: { type: "string", operation: "equals" },
+            },
+          ],
+        },
+        options: {},
+      },
+    },
+    {
+      id: crypto.randomUUID(),
+      name: "Result",
+      type: "n8n-nodes-base.set",
+      typeVersion: 3.4,
+      position: [880, 100],
+      parameters: {
+        mode: "raw",
+        jsonOutput: "={{ { begun: $('begin').first().json, ended: $json } }}",
+        options: {},
+      },
+    },
+  ],
+  connections: {
+    Webhook: { main: [to("begin")] },
+    begin: { main: [to("poll")] },
+    poll: { main: [to("Runs")] },
+    Runs: { main: [to("poll"), to("Result")] },
+  },
+  settings: { executionOrder: "v1" },
 });
 
 const workflow = (server) => ({
   name: "Cells",
   nodes: [
-    {
-      id: crypto.randomUUID(),
-      name: "Webhook",
-      type: "n8n-nodes-base.webhook",
-      typeVersion: 2,
-      position: [0, 0],
-      parameters: { httpMethod: "POST", path: PATH, responseMode: "lastNode", responseData: "allEntries", options: {} },
-      webhookId: crypto.randomUUID(),
-    },
+    webhook(PATH),
     cell("first", server, 220),
     cell("next", server, 440),
     {
@@ -60,9 +125,9 @@ const workflow = (server) => ({
     },
   ],
   connections: {
-    Webhook: { main: [[{ node: "first", type: "main", index: 0 }]] },
-    first: { main: [[{ node: "next", type: "main", index: 0 }]] },
-    next: { main: [[{ node: "Both", type: "main", index: 0 }]] },
+    Webhook: { main: [to("first")] },
+    first: { main: [to("next")] },
+    next: { main: [to("Both")] },
   },
   settings: { executionOrder: "v1" },
 });
@@ -113,4 +178,23 @@ export async function checkWorkspace(place) {
     for (const { session_id } of [first, next]) await end(session_id);
   });
   await check("workspace: it ends when it is told to", () => end(session_id));
+}
+
+export async function checkLongRun(place) {
+  const flow = await place.n8n.publish(polling(place.recorder.url));
+  await check("long run: a workflow begins it, and polls it until its result is there", async () => {
+    const polls = () => place.recorder.exchanges.filter(({ sent }) => sent?.includes('"get_execution_result"')).length;
+    const before = polls();
+    const code = "import time\nprint('begun', flush=True)\ntime.sleep(5)\nopen('a.txt', 'w').write('a')\nprint('done')";
+    const answer = await place.post(flow, JSON.stringify({ code }), { "content-type": "application/json" });
+    const [{ begun, ended }] = await answer.json();
+    const { session_id, run_id, status } = begun.structuredContent;
+    equal(status, "running");
+    const result = ended.structuredContent;
+    equal([result.run_id, result.session_id, result.outcome], [run_id, session_id, "ok"]);
+    equal([result.stdout, result.artifacts.length], ["begun\ndone\n", 1]);
+    ok(polls() - before >= 2, "each call waits for a second at most");
+    equal((await place.ask(`/sessions/${session_id}`, { method: "DELETE" })).status, 204);
+    await place.isGone(session_id);
+  });
 }
