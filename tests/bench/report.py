@@ -19,6 +19,9 @@ OUT = Path(__file__).resolve().parent / "out"
 ROOT = next(folder for folder in OUT.parents if (folder / "docs/measured.py").exists())
 PAGE = "docs/performance.md"
 
+# The results of output.py, which is measured apart from the other figures of the page.
+OUTPUT = OUT / "output.json"
+
 Results = dict[str, Any]
 
 ROWS = {
@@ -236,8 +239,22 @@ def page(results: Results) -> str:
         "## All figures\n",
         "\n".join(heading(results)) + "\n",
         *details(results),
+        "## The output of runs in progress\n",
+        output(json.loads(OUTPUT.read_text(encoding="utf-8"))),
     ]
     return "\n".join(parts)
+
+
+def output(results: Results) -> str:
+    """What reading the output of runs in progress costs the server."""
+    head = [f"{results['runs']} runs at the same time", "processor time of the server for each second of a run"]
+    rows = [[kind, f"{cost:.2f} ms"] for kind, cost in results["rows"].items()]
+    text = (
+        "The server reads the output of a run in progress once a second, and ten times a second if its caller asks for "
+        "progress. The time is that of the server alone, without the sandboxes, which are plain processes here: "
+        f"`tests/bench/output.py`, {where(results)}.\n"
+    )
+    return f"{text}\n{table(head, rows)}"
 
 
 def where(results: Results) -> str:

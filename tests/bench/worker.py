@@ -49,6 +49,10 @@ class Process:
         del self._read[: end + 1]
         return line
 
+    def has_more(self, seconds: float) -> bool:
+        """Whether output can be read within this time."""
+        return bool(self._poll.poll(seconds * 1000))
+
     def end(self) -> int:
         """Closes the input, as a client does; returns the exit code."""
         if self.process.stdin and not self.process.stdin.closed:
