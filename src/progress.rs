@@ -35,6 +35,8 @@ pub struct Progress {
     pub run_id: Option<RunId>,
     /// The session in which the run has begun.
     pub session: Option<SessionId>,
+    /// Whether that session is new to the caller.
+    pub is_new: bool,
     /// Whether the sandbox has started and has received the program.
     pub started: bool,
     /// The language of the run's code, if it is a run.

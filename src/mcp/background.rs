@@ -127,14 +127,14 @@ pub(super) fn required<'a>(facts: &ToolFacts, all: &'a [&'a str]) -> &'a [&'a st
     if is_offered(facts) { &all[..2] } else { all }
 }
 
-/// The time limit of a run: as its caller names it, or the usual one, and at most the longest one of foreground runs or,
-/// in the background, that of the settings.
+/// The time limit of a run, and the longest that its caller could name: the first as the caller names it, or the usual
+/// one; the second is that of foreground runs or, in the background, that of the settings.
 pub(super) fn time_limit(
     call: &Call,
     (name, given): (&str, Option<f64>),
     (usual, most): (u64, u64),
     in_background: bool,
-) -> Result<Duration> {
+) -> Result<(Duration, Duration)> {
     let of_background = call.services.sessions.config().background_timeout.as_secs();
     let (usual, most) = if in_background { (of_background, of_background) } else { (usual, most) };
     #[expect(
@@ -146,9 +146,10 @@ pub(super) fn time_limit(
     if let Some(more) = given.filter(|given| *given > most as f64) {
         let (argument, given) = (name.to_owned(), json!(more as u64));
         call.note(Note::Clamped { argument, given, is_more: true, used: most });
-        return Ok(Duration::from_secs(most));
+        return Ok((Duration::from_secs(most), Duration::from_secs(most)));
     }
-    Ok(Duration::from_secs(whole(name, given, 1..=most)?.unwrap_or(usual)))
+    let limit = whole(name, given, 1..=most)?.unwrap_or(usual);
+    Ok((Duration::from_secs(limit), Duration::from_secs(most)))
 }
 
 /// Checks that a call may run in the background.
@@ -186,11 +187,13 @@ impl Call {
         let cancel = CancellationToken::new();
         program.cancel = cancel.clone();
         let run_id = program.run_id.clone();
+        let (is_named, is_automatic) =
+            (matches!(which, Which::Named(_)), matches!(which, Which::Automatic(_)));
         let mut ran = std::pin::pin!(self.run_when_free(which, program));
         let told = heard.clone();
         let begun = async {
             let begun = heard.wait_for(|progress| progress.session.is_some()).await;
-            let begun = begun.ok().and_then(|progress| progress.session.clone());
+            let begun = begun.ok().and_then(|it| Some((it.session.clone()?, it.is_new)));
             // Even a sleep of no time lasts longer than the shortest run.
             if !after.is_zero() {
                 sleep(after).await;
@@ -201,7 +204,10 @@ impl Call {
             tokio::select! {
                 biased;
                 ran = &mut ran => return Some(ran),
-                Some(session) = begun => self.answer_early(session, run_id).await,
+                Some((session, is_new)) = begun => {
+                    let is_new = [is_new && is_named, is_new && is_automatic];
+                    self.answer_early(session, run_id, is_new).await;
+                }
                 () = self.context.ct.cancelled() => cancel.cancel(),
             }
             None
@@ -215,15 +221,22 @@ impl Call {
         ran.await
     }
 
-    async fn answer_early(&self, session: SessionId, run_id: RunId) {
+    /// Answers the call. The flags say whether its session is new and had been named, or is that of a new workspace.
+    async fn answer_early(&self, session: SessionId, run_id: RunId, is_new: [bool; 2]) {
         let answer = if self.takes_tasks() {
             tasks::begun(&self.services.sessions, &session, &run_id).into()
         } else {
-            let mut running = success(json!({
+            let mut running = json!({
                 "session_id": session.as_str(),
                 "run_id": run_id.to_string(),
                 "status": RUNNING,
-            }));
+            });
+            for (field, is_new) in ["new_session", "new_workspace"].into_iter().zip(is_new) {
+                if is_new {
+                    running[field] = true.into();
+                }
+            }
+            let mut running = success(running);
             add_notes(&self.notes(), &mut running);
             running.into()
         };

@@ -119,6 +119,7 @@ pub(super) async fn perform(
     let limits = report::Limits {
         timeout: tool.deadline(),
         max_timeout: tool.deadline(),
+        is_wanted: false,
         memory: tool.memory(),
         processors: 1,
         tracebacks: config.tracebacks,

@@ -35,6 +35,8 @@ pub(crate) struct SeenCell<'a> {
     pub(crate) timeout: Duration,
     /// The longest timeout that it could have had.
     pub(crate) max_timeout: Duration,
+    /// Whether its caller still wants it: if it was cancelled, its session or server has ended.
+    pub(crate) is_wanted: bool,
     /// Memory of its sandbox, in bytes.
     pub(crate) memory: u64,
 }
@@ -245,6 +247,9 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
         Outcome::OutOfFuel => "The code was stopped as it had used all the instructions that one call may use. \
                                Do the work in smaller steps, or use NumPy and pandas instead of loops."
             .into(),
+        Outcome::Cancelled if cell.is_wanted => {
+            "The code was stopped because its session or the server ended.".into()
+        }
         Outcome::Cancelled => "The code was stopped because the call was cancelled.".into(),
         Outcome::Killed if seen.signal == Some(NO_SPACE) => {
             "The code was stopped because its files took more space than there may be: write less, or remove \
@@ -297,6 +302,7 @@ mod tests {
             lost_threads: 0,
             timeout: Duration::from_secs(30),
             max_timeout: Duration::from_secs(60),
+            is_wanted: false,
             memory: 512_000_000,
         }
     }
@@ -452,6 +458,12 @@ mod tests {
                 "",
                 cell(),
                 "The code was stopped because the call was cancelled.",
+            ),
+            (
+                Outcome::Cancelled,
+                "",
+                SeenCell { is_wanted: true, ..cell() },
+                "The code was stopped because its session or the server ended.",
             ),
             (
                 Outcome::Killed,

@@ -83,6 +83,8 @@ pub struct Program {
     pub stdin: Option<Bytes>,
     /// The time after which it is killed.
     pub timeout: Duration,
+    /// The longest such time that its caller could have asked for.
+    pub max_timeout: Duration,
     /// Kills the program when cancelled.
     pub cancel: CancellationToken,
     /// Receives the run's progress a few times a second.
@@ -103,6 +105,7 @@ impl Program {
             code: code.into(),
             stdin: None,
             timeout,
+            max_timeout: timeout,
             cancel: CancellationToken::new(),
             progress: None,
             calls: None,

@@ -94,6 +94,8 @@ pub(crate) struct Limits {
     pub(crate) timeout: Duration,
     /// The longest wall time that the settings allow.
     pub(crate) max_timeout: Duration,
+    /// Whether its caller still wants it: if it is killed, its session or server has ended.
+    pub(crate) is_wanted: bool,
     /// Memory in bytes.
     pub(crate) memory: u64,
     /// Processors that the run can use, rounded up.
@@ -161,6 +163,10 @@ pub(crate) fn report(
             -1,
             Some("Stopped: it has used all the instructions that it may".into()),
         ),
+        End::Killed if limits.is_wanted => {
+            let why = "Execution stopped, because its session or the server ended";
+            (Outcome::Cancelled, 137, Some(why.into()))
+        }
         End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
         End::Signaled { signal } => {
             let name = signal_name(signal);
@@ -194,6 +200,7 @@ pub(crate) fn report(
             lost_threads: cell.lost_threads,
             timeout: limits.timeout,
             max_timeout: limits.max_timeout,
+            is_wanted: limits.is_wanted,
             memory: limits.memory,
         }),
         facts: run.facts,
@@ -362,6 +369,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         timeout: Duration::from_secs(60),
         max_timeout: Duration::from_secs(60),
+        is_wanted: false,
         memory: 512_000_000,
         processors: 1,
         tracebacks: Tracebacks::Short,
@@ -412,6 +420,11 @@ mod tests {
             assert_eq!(whole_ms(report.elapsed), 2);
             assert_eq!(report.cpu, report.elapsed, "one processor has no more in that time");
         }
+        let limits = Limits { is_wanted: true, ..LIMITS };
+        let killed = run(End::Killed, captured(b"", b"", 0), b"");
+        let stopped = report(RunId::mint(), limits, None, killed);
+        let why = "Execution stopped, because its session or the server ended";
+        assert_eq!((stopped.outcome, &*stopped.stderr.text), (Outcome::Cancelled, why));
         assert!(read(End::TimedOut, b"half a line").stderr.text.starts_with("half a line\nExec"));
     }
 

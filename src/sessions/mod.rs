@@ -277,7 +277,7 @@ impl Sessions {
         let which = which.into();
         program.calls = self.calls_of_run();
         self.host.unbegun.add(&self.caller, &which, &mut program);
-        let opening = Opening::new(self, which);
+        let opening = Opening::new(self, which).telling(program.progress.clone());
         opening.ask(|reply| Command::Run { program, reply }).await
     }
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use model::{OwnSettings, SessionId, SessionKey, SessionRecord, WorkspaceId};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{
     Sessions, adopt,
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     metrics::Full,
+    progress::Progress,
     session::{
         command::Command,
         handle::Handle,
@@ -29,6 +30,8 @@ pub(super) struct Opening<'a> {
     which: Which,
     /// Settings of the session's own, if it is started.
     own: OwnSettings,
+    /// Told whether the session is new.
+    progress: Option<watch::Sender<Progress>>,
 }
 
 /// Why a session was not opened.
@@ -98,13 +101,19 @@ pub(super) fn find_workspace(
 
 impl<'a> Opening<'a> {
     pub(super) fn new(sessions: &'a Sessions, which: Which) -> Self {
-        Self { sessions, which, own: OwnSettings::default() }.with(OwnSettings::default())
+        Self { sessions, which, own: OwnSettings::default(), progress: None }
+            .with(OwnSettings::default())
     }
 
     /// Sets the settings that a call asks for, for a session that is started.
     pub(super) fn with(self, asked: OwnSettings) -> Self {
         let Sessions { host, config, .. } = self.sessions;
         Self { own: host.config.own(config, &asked), ..self }
+    }
+
+    /// Tells the progress of a run whether its session is new, before the run begins.
+    pub(super) fn telling(self, progress: Option<watch::Sender<Progress>>) -> Self {
+        Self { progress, ..self }
     }
 
     /// Opens the session, sends it a command and waits for the answer.
@@ -130,6 +139,9 @@ impl<'a> Opening<'a> {
                 && let Err(error) = Box::pin(room::wake(self.sessions, &handle)).await
             {
                 return (opened, Err(error));
+            }
+            if let Some(progress) = &self.progress {
+                progress.send_modify(|progress| progress.is_new = opened.is_new);
             }
             match handle.send(command).await {
                 Ok(()) => {

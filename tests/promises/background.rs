@@ -56,7 +56,7 @@ async fn a_cell_in_the_background_keeps_its_variables(on: On) {
     let server = Server::start(on).await;
     let call = async |tool: &str, arguments| server.call(tool, arguments).await.ok();
     let begun = call("execute_code", json!({ "code": "x = 20 + 1\nx", "background": true })).await;
-    assert_eq!(begun["status"], "running");
+    assert_eq!((&begun["status"], &begun["new_workspace"]), (&json!("running"), &json!(true)));
     let result = asked(call, &begun["run_id"], 50).await;
     assert_eq!((&result["status"], &result["result"]), (&json!("success"), &json!("21")));
     assert_eq!(result["new_workspace"], true);
@@ -67,7 +67,9 @@ async fn a_run_in_the_background_is_seen_while_it_runs_and_is_cancelled(on: On) 
     let (server, id) = (Server::start(on).await, name("background"));
     let call = async |tool: &str, arguments| server.call(tool, arguments).await.ok();
     let arguments = json!({ "session_id": id, "code": WAITS, "background": true });
-    let run = call("run_python", arguments).await["run_id"].clone();
+    let begun = call("run_python", arguments).await;
+    assert_eq!(begun["new_session"], true);
+    let run = begun["run_id"].clone();
     until("its output is seen", async || {
         let seen = asked(call, &run, 0).await;
         assert_eq!((&seen["status"], &seen["run_id"]), (&json!("running"), &run));
@@ -128,6 +130,10 @@ async fn a_run_in_the_background_has_a_time_limit_of_its_own() {
         json!({ "session_id": id, "code": "while True: pass", "background": true, "timeout_s": 1 });
     let run = call("run_python", arguments).await["run_id"].clone();
     assert_eq!(asked(call, &run, 50).await["outcome"], "timeout", "a caller may lower it");
+    let cell = json!({ "code": "while True: pass", "background": true, "timeout": 1 });
+    let run = call("execute_code", cell).await["run_id"].clone();
+    let advice = asked(call, &run, 50).await["error_message"].to_string();
+    assert!(advice.contains("(at most 7200)"), "the limit of the background: {advice}");
     let arguments = json!({ "session_id": id, "code": "1", "timeout_s": 9 });
     let notes = call("run_python", arguments).await["notes"].to_string();
     assert!(notes.contains("timeout_s"), "in the foreground it is as before: {notes}");
@@ -298,4 +304,20 @@ async fn the_id_of_a_run_that_never_begins_is_no_run() {
     }
     slow.server.call("cancel_execution", json!({ "execution_id": began })).await.ok();
     assert_eq!(answered(first).await["result"]["structuredContent"]["run_id"], began);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_session_ends_says_so_and_not_that_it_was_cancelled() {
+    let (server, id) = (Server::start(On::Local).await, name("background"));
+    let answer = server.begin("run_python", json!({ "session_id": id, "code": WAITS })).1;
+    until("it runs", async || {
+        let seen = json!({ "session_id": id, "path": "seen.txt" });
+        server.call("read_artifact", seen).await.json["text"] == "seen"
+    })
+    .await;
+    server.close(&id).await;
+    let stopped = answered(answer).await["result"]["structuredContent"].clone();
+    assert_eq!(stopped["outcome"], "cancelled");
+    let why = "Execution stopped, because its session or the server ended";
+    assert!(text(&stopped["stderr"]).contains(why), "{stopped}");
 }

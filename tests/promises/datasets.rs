@@ -377,3 +377,22 @@ async fn doctor_tells_of_a_dataset_that_cannot_be_read_or_is_dangerous() {
     let said = doctor(&format!("sales={place}")).await;
     assert!(said.contains("has 1 sockets, pipes or devices"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_a_dataset_that_cannot_be_shown_is_not_said_to_have_a_url() {
+    let folder = exports();
+    fs::write(
+        folder.path().join("a.zip"),
+        b"PK\x05\x06".iter().chain(&[0; 18]).copied().collect::<Vec<_>>(),
+    )
+    .expect("written");
+    let server = with_sales(On::Local, &folder).await;
+    let session = name("kind");
+    server.run(&session, "open('a.bin', 'wb').write(bytes([0, 159, 146, 150, 1, 2]))").await;
+    for (path, has_url) in [("/data/sales/a.zip", false), ("a.bin", true)] {
+        let ask = json!({ "session_id": session, "path": path });
+        let read = server.call("read_artifact", ask).await.ok();
+        assert!(text(&read["advice"]).contains("run_python"), "{read}");
+        assert_eq!(text(&read["advice"]).contains("download_url"), has_url, "{read}");
+    }
+}

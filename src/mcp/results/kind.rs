@@ -240,8 +240,17 @@ fn broken(name: &str) -> Kind {
     }
 }
 
+/// The end of the advice on a file that a person can download.
+const TO_PERSON: &str = "; or give the person its download_url";
+
+impl Kind {
+    /// The kind of a file without a URL.
+    pub(in crate::mcp) fn without_url(self) -> Self {
+        Self { advice: self.advice.replace(TO_PERSON, ""), ..self }
+    }
+}
+
 fn advice(filename: &str, mut open: Option<&str>, world: World) -> String {
-    const TO_PERSON: &str = "or give the person its download_url";
     // A JSON string is a Python literal, too. Longer names are in the result.
     let path = match filename.chars().count() {
         ..=80 => Value::from(filename).to_string(),
@@ -253,8 +262,8 @@ fn advice(filename: &str, mut open: Option<&str>, world: World) -> String {
         open = lacking.map_or(open, |(_, instead)| *instead);
     }
     match open {
-        Some(open) => format!("Open it in run_python, {}; {TO_PERSON}.", open.replace("{}", &path)),
-        None => format!("Read it in run_python, if that can be done; {TO_PERSON}."),
+        Some(open) => format!("Open it in run_python, {}{TO_PERSON}.", open.replace("{}", &path)),
+        None => format!("Read it in run_python, if that can be done{TO_PERSON}."),
     }
 }
 

@@ -94,11 +94,13 @@ impl Tool for ExecuteCode {
             background::check(call, &which, config)?;
         }
         let given = ("timeout", timeout);
-        let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
+        let (timeout, max_timeout) =
+            background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
             cell: true,
             stdin: stdin.map(Into::into),
+            max_timeout,
             cancel: call.context.ct.clone(),
             ..Program::new(language.runtime(), code, timeout)
         };

@@ -337,6 +337,9 @@ impl File<'_> {
         let world = self.call.services.sessions.template().await.world;
         let path = self.reader.path();
         let kind = kind::of(&path.to_text(), self.size(), (start, &end), world);
+        let url = self.call.services.links(self.id).zip(path.own());
+        let url = url.map(|((urls, session), path)| urls.download(session, path));
+        let kind = if url.is_some() { kind } else { kind.without_url() };
         let mut result = self.result;
         result["kind"] = kind.name.into();
         result["advice"] = kind.advice.into();
@@ -351,8 +354,8 @@ impl File<'_> {
                 result["advice"] = advice.into();
             }
         }
-        if let Some(((urls, session), path)) = self.call.services.links(self.id).zip(path.own()) {
-            result["download_url"] = urls.download(session, path).into();
+        if let Some(url) = url {
+            result["download_url"] = url.into();
         }
         Ok(success(result))
     }

@@ -91,9 +91,11 @@ impl Tool for RunPython {
             background::check(call, &which, config)?;
         }
         let given = ("timeout_s", timeout_s);
-        let timeout = background::time_limit(call, given, timeouts(config), in_background)?;
+        let (timeout, max_timeout) =
+            background::time_limit(call, given, timeouts(config), in_background)?;
         let images = whole("inline_images", inline_images, 0..=u64::from(u32::MAX))?;
         let program = Program {
+            max_timeout,
             cancel: call.context.ct.clone(),
             ..Program::new(RuntimeName::PYTHON, code, timeout)
         };

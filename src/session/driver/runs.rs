@@ -52,6 +52,7 @@ pub(super) struct CurrentRun {
     language: RuntimeName,
     is_cell: bool,
     timeout: Duration,
+    max_timeout: Duration,
     /// When the run is killed at the latest.
     deadline: Instant,
     /// Cancelled when the run's caller no longer waits for it.
@@ -142,6 +143,7 @@ impl Driver {
             language: program.language.clone(),
             is_cell: program.cell,
             timeout: program.timeout,
+            max_timeout: program.max_timeout,
             deadline: Instant::now() + left,
             cancelled: program.cancel.clone(),
             calls: program.calls.clone(),
@@ -171,14 +173,17 @@ impl Driver {
 
     pub(super) fn finish_run(&mut self, done: Result<RunReply, LinkError>) {
         let current = self.current.take().expect("a run that ends was in progress");
-        let CurrentRun { run_id, language, is_cell, timeout, reply, .. } = current;
+        let CurrentRun {
+            run_id, language, is_cell, timeout, max_timeout, cancelled, reply, ..
+        } = current;
         self.questions.end_all();
         self.state.run_ended(Instant::now());
         let answer = match done {
             Ok(run) => {
                 let limits = Limits {
                     timeout,
-                    max_timeout: self.setup.max_timeout,
+                    max_timeout,
+                    is_wanted: !cancelled.is_cancelled(),
                     memory: self.setup.spec.limits.memory,
                     processors: whole_processors(self.setup.spec.limits.cpus),
                     tracebacks: self.setup.tracebacks,
