@@ -280,7 +280,7 @@ impl Call {
         let memory = self.services.sessions.config().memory_limit;
         log.audit(|record| audited::program(record, &program, memory));
         let (language, run_id) = (Some(program.language.clone()), Some(program.run_id.clone()));
-        let begins = Progress { language, run_id, ..Progress::default() };
+        let begins = Progress { run_id, language, ..Progress::default() };
         let (progress, heard) = watch::channel(begins);
         // The answer of a call that takes long is a task, unless its session ends with it.
         let may_be_task = self.takes_tasks() && !matches!(which, Which::Stateless(_));

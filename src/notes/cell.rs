@@ -19,6 +19,7 @@ const NO_SPACE: i32 = 25;
 
 /// The observations of a cell from which notes are made.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct SeenCell<'a> {
     /// The cell's language, such as `python`.
     pub(crate) language: &'a str,

@@ -125,6 +125,14 @@ impl Before {
     }
 }
 
+fn killed(limits: Limits) -> &'static str {
+    if limits.is_wanted {
+        "Execution stopped, because its session or the server ended"
+    } else {
+        "Execution cancelled"
+    }
+}
+
 fn human_seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let is_one = time == Duration::from_secs(1);
@@ -163,11 +171,7 @@ pub(crate) fn report(
             -1,
             Some("Stopped: it has used all the instructions that it may".into()),
         ),
-        End::Killed if limits.is_wanted => {
-            let why = "Execution stopped, because its session or the server ended";
-            (Outcome::Cancelled, 137, Some(why.into()))
-        }
-        End::Killed => (Outcome::Cancelled, 137, Some("Execution cancelled".into())),
+        End::Killed => (Outcome::Cancelled, 137, Some(killed(limits).into())),
         End::Signaled { signal } => {
             let name = signal_name(signal);
             (Outcome::Killed, 128 + signal, Some(format!("Killed by signal {signal}{name}")))

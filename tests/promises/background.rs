@@ -130,8 +130,8 @@ async fn a_run_in_the_background_has_a_time_limit_of_its_own() {
         json!({ "session_id": id, "code": "while True: pass", "background": true, "timeout_s": 1 });
     let run = call("run_python", arguments).await["run_id"].clone();
     assert_eq!(asked(call, &run, 50).await["outcome"], "timeout", "a caller may lower it");
-    let cell = json!({ "code": "while True: pass", "background": true, "timeout": 1 });
-    let run = call("execute_code", cell).await["run_id"].clone();
+    let arguments = json!({ "code": "while True: pass", "background": true, "timeout": 1 });
+    let run = call("execute_code", arguments).await["run_id"].clone();
     let advice = asked(call, &run, 50).await["error_message"].to_string();
     assert!(advice.contains("(at most 7200)"), "the limit of the background: {advice}");
     let arguments = json!({ "session_id": id, "code": "1", "timeout_s": 9 });
@@ -197,23 +197,26 @@ struct SlowStart {
 
 impl SlowStart {
     async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = [("TMPDIR", folder.path().to_str().unwrap())];
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = [("TMPDIR", folder.path().to_str().expect("text"))];
         let server = Server::start_with(On::Local, &settings).await;
         let slow = Self { server, folder };
         let (agent, real) = (slow.sandboxes().join("agent"), slow.sandboxes().join("real"));
-        fs::rename(&agent, &real).unwrap();
+        fs::rename(&agent, &real).expect("done");
         let (real, go) = (real.display(), slow.go());
         let waits = format!("while [ ! -e {} ]; do sleep 0.02; done", go.display());
-        fs::write(&agent, format!("#!/bin/sh\n{waits}\nexec {real} \"$@\"\n")).unwrap();
-        fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        fs::write(&agent, format!("#!/bin/sh\n{waits}\nexec {real} \"$@\"\n")).expect("done");
+        fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .expect("done");
         slow
     }
 
     /// The folder of the server's sandboxes.
     fn sandboxes(&self) -> PathBuf {
-        let found = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
-        let is_theirs = |path: &PathBuf| path.to_str().unwrap().contains("llm-sandbox-local");
+        let found = fs::read_dir(self.folder.path())
+            .expect("done")
+            .map(|entry| entry.expect("read").path());
+        let is_theirs = |path: &PathBuf| path.to_str().expect("text").contains("llm-sandbox-local");
         found.into_iter().find(is_theirs).expect("the folder of the sandboxes")
     }
 
@@ -226,9 +229,10 @@ impl SlowStart {
         let meta = json!({ "progressToken": 5 });
         let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
         let heard = self.server.notifications();
-        let before = heard.lock().unwrap().len();
+        let before = heard.lock().expect("not poisoned").len();
         let answer = self.server.begin_request("tools/call", params).1;
-        let first = || heard.lock().unwrap().get(before).map(|it| it["params"].clone());
+        let first =
+            || heard.lock().expect("not poisoned").get(before).map(|it| it["params"].clone());
         until("it reports", async || first().is_some()).await;
         let first = first().expect("just seen");
         let run = text(&first["_meta"]["run_id"]).to_owned();
@@ -263,7 +267,7 @@ async fn the_first_message_of_a_run_has_its_id_while_the_sandbox_starts() {
         assert_eq!(asked(call, &json!(run), 0).await, expected);
         let ask = json!({ "name": "get_execution_result", "arguments": { "execution_id": run } });
         let asked = slow.server.begin_request("tools/call", ask).1;
-        fs::write(slow.go(), "").unwrap();
+        fs::write(slow.go(), "").expect("done");
         let answer = answered(answer).await["result"]["structuredContent"].clone();
         assert_eq!((&answer["run_id"], &answer["stdout"]), (&json!(run), &json!("42\n")));
         let asked = answered(asked).await["result"]["structuredContent"].clone();
@@ -280,7 +284,7 @@ async fn a_run_is_cancelled_while_its_sandbox_starts() {
     let cancelled = slow.server.begin_request("tools/call", cancel).1;
     // The server reads messages in turn: it has read the one before this one.
     slow.server.request("ping", json!({})).await;
-    fs::write(slow.go(), "").unwrap();
+    fs::write(slow.go(), "").expect("done");
     let cancelled = answered(cancelled).await["result"]["structuredContent"].clone();
     assert_eq!(cancelled["status"], "cancelled");
     let answer = answered(answer).await["result"]["structuredContent"].clone();
@@ -295,7 +299,7 @@ async fn the_id_of_a_run_that_never_begins_is_no_run() {
         json!({ "session_id": id, "code": "import time\nwhile True: time.sleep(0.01)" });
     let (first, began) = slow.begin("run_python", arguments.clone()).await;
     let (second, refused) = slow.begin("run_python", arguments).await;
-    fs::write(slow.go(), "").unwrap();
+    fs::write(slow.go(), "").expect("done");
     let second = answered(second).await["result"].clone();
     assert!(second["isError"] == true && text(&second["content"][0]["text"]).contains(&began));
     for tool in ["get_execution_result", "cancel_execution"] {
