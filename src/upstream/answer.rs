@@ -149,10 +149,14 @@ pub(super) fn remove_from_value(value: &mut Value, secrets: &[&str]) {
     match value {
         Value::String(text) => remove_from(text, secrets),
         Value::Array(values) => {
-            values.iter_mut().for_each(|value| remove_from_value(value, secrets));
+            for value in values {
+                remove_from_value(value, secrets);
+            }
         }
         Value::Object(fields) => {
-            fields.values_mut().for_each(|value| remove_from_value(value, secrets));
+            for value in fields.values_mut() {
+                remove_from_value(value, secrets);
+            }
             if fields.keys().any(|name| long(secrets).any(|secret| name.contains(secret))) {
                 let all = std::mem::take(fields).into_iter().map(|(mut name, value)| {
                     remove_from(&mut name, secrets);

@@ -34,20 +34,19 @@ pub(super) fn check(schema: &Map<String, Value>, given: &Map<String, Value>) -> 
         Some(others) => *others == Value::Bool(false),
         None => !known.is_empty(),
     };
-    if is_closed && !OTHERS.iter().any(|keyword| schema.contains_key(*keyword)) {
-        if let Some(name) = given.keys().find(|name| !known.contains_key(*name)) {
-            let names = || known.keys().map(String::as_str);
-            let near = nearest(name, names(), 1).next();
-            let meant = match near {
-                Some(near) => format!("; did you mean {near}?"),
-                None if known.is_empty() => "; there are none".into(),
-                None => {
-                    let listed: Vec<_> = names().take(MAX_LISTED).collect();
-                    format!("; there are: {}", listed.join(", "))
-                }
-            };
-            return Err(format!("there is no argument {}{meant}", quoted(name)));
-        }
+    let is_closed = is_closed && !OTHERS.iter().any(|keyword| schema.contains_key(*keyword));
+    let is_unknown = |name: &&String| is_closed && !known.contains_key(*name);
+    if let Some(name) = given.keys().find(is_unknown) {
+        let names = || known.keys().map(String::as_str);
+        let meant = match nearest(name, names(), 1).next() {
+            Some(near) => format!("; did you mean {near}?"),
+            None if known.is_empty() => "; there are none".into(),
+            None => {
+                let listed: Vec<_> = names().take(MAX_LISTED).collect();
+                format!("; there are: {}", listed.join(", "))
+            }
+        };
+        return Err(format!("there is no argument {}{meant}", quoted(name)));
     }
     for (name, value) in given {
         if let Some(schema) = known.get(name).and_then(Value::as_object) {

@@ -81,7 +81,7 @@ enum Client {
     Service(Service),
 }
 
-/// What `llm-sandbox doctor` says about an upstream.
+/// The health of an upstream, for `llm-sandbox doctor`.
 #[derive(Debug)]
 pub struct Health {
     /// Its name.

@@ -155,19 +155,19 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if let Some(mapped) = address.to_ipv4_mapped() {
         return is_public_v4(mapped);
     }
-    let [a, b, c, d, e, f, g, h] = address.segments();
+    let segments = address.segments();
     let v4 = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
         Ipv4Addr::new(a, b, c, d)
     };
-    match (a, b) {
+    match (segments[0], segments[1]) {
         // Addresses of IPv4 behind a translator, and in 6to4.
-        (0x64, 0xff9b) => [c, d, e, f] == [0; 4] && is_public_v4(v4(g, h)),
-        (0x2002, _) => is_public_v4(v4(b, c)),
+        (0x64, 0xff9b) => segments[2..6] == [0; 4] && is_public_v4(v4(segments[6], segments[7])),
+        (0x2002, _) => is_public_v4(v4(segments[1], segments[2])),
         // Teredo and others for protocols; documentation.
         (0x2001, 0..0x200 | 0xdb8) => false,
         // Only these are assigned: global unicast.
-        _ => a & 0xe000 == 0x2000,
+        (first, _) => first & 0xe000 == 0x2000,
     }
 }
 

@@ -115,7 +115,7 @@ impl Service {
             return Ok(vec![Item::Value(json!({ "status": status.as_u16(), "headers": headers }))]);
         }
         let mime_type = response.headers().get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-        let mime_type = mime_type.map(|it| it.to_ascii_lowercase());
+        let mime_type = mime_type.map(str::to_ascii_lowercase);
         let body = self.read(response, max_bytes, false).await?;
         Ok(item(body, mime_type).into_iter().collect())
     }

@@ -147,7 +147,7 @@ impl StreamableHttpClient for Bounded {
     }
 }
 
-/// What a message asks for.
+/// The request in a message, if it is one.
 struct Asked {
     id: Option<RequestId>,
     is_discover: bool,

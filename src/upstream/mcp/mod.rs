@@ -306,8 +306,12 @@ impl Client {
                         let task = tokio::spawn(self.clone().start());
                         let client = self.clone();
                         let starting = async move {
-                            task.await
-                                .unwrap_or_else(|_| Err(client.unavailable("its start failed")))
+                            task.await.unwrap_or_else(|_| {
+                                let why = "its start failed".to_owned();
+                                let error = client.unavailable(&why);
+                                *client.state.lock() = State::Off(Failures::default().and(why));
+                                Err(error)
+                            })
                         };
                         let starting = starting.boxed().shared();
                         *state = State::Starting(failures, starting.clone());

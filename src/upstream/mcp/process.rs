@@ -54,7 +54,7 @@ pub(super) struct Process {
 ///
 /// # Errors
 /// If there is no such program, or it cannot be started.
-pub(super) fn start(settings: &Settings) -> Result<(Process, Stdin), String> {
+pub(super) fn start(settings: &Settings) -> Result<(Process, Pipes), String> {
     let Reached::Command { command, args, env, cwd } = &settings.reached else {
         return Err("it is no command".into());
     };
@@ -72,7 +72,7 @@ pub(super) fn start(settings: &Settings) -> Result<(Process, Stdin), String> {
     let stdout = child.stdout.take().expect("piped above");
     let stderr = child.stderr.take().expect("piped above");
     tokio::spawn(log(settings.name.clone(), Lines::new(stderr, MAX_LOG_LINE)));
-    let transport = Stdin {
+    let transport = Pipes {
         lines: Lines::new(stdout, max_message(settings)),
         stdin: Arc::new(Mutex::new(Some(stdin))),
         stray: 0,
@@ -158,14 +158,14 @@ fn describe(status: io::Result<ExitStatus>) -> String {
 }
 
 /// Messages over the standard input and output of a process.
-pub(super) struct Stdin {
+pub(super) struct Pipes {
     lines: Lines<ChildStdout>,
     /// Held while one message is written; `None` once it is closed.
     stdin: Arc<Mutex<Option<ChildStdin>>>,
     stray: u32,
 }
 
-impl Transport<RoleClient> for Stdin {
+impl Transport<RoleClient> for Pipes {
     type Error = io::Error;
 
     fn send(
@@ -187,13 +187,13 @@ impl Transport<RoleClient> for Stdin {
         loop {
             let message = match self.lines.next().await? {
                 Line::Whole(line) => parse(line),
-                Line::Long(start, end) => match id_of(start, end) {
-                    Some(id) => Some(ServerJsonRpcMessage::error(too_large(), Some(id))),
-                    None => {
+                Line::Long(start, end) => {
+                    let id = id_of(start, end);
+                    if id.is_none() {
                         warn!("a message of a server of MCP is too large, and has no known id");
-                        return None;
                     }
-                },
+                    Some(ServerJsonRpcMessage::error(too_large(), Some(id?)))
+                }
             };
             match message {
                 Some(message) => {

@@ -9,7 +9,7 @@ use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::Request as HttpRequest,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{IntoResponse, Redirect, Response},
     routing::{any, get, post},
 };
@@ -25,7 +25,7 @@ async fn serve(router: Router) -> SocketAddr {
     address
 }
 
-/// What a request was.
+/// Answers with the request.
 async fn echo(request: HttpRequest) -> Json<Value> {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1_000_000).await.expect("a body");
@@ -149,7 +149,7 @@ async fn no_redirect_is_followed_and_no_large_answer_is_read() {
     let endless = get(async || {
         let chunks = futures::stream::repeat_with(|| {
             SENT.fetch_add(1 << 16, Ordering::Relaxed);
-            Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1 << 16]))
+            Ok::<_, std::io::Error>(Bytes::from("x".repeat(1 << 16)))
         });
         Body::from_stream(chunks)
     });
@@ -200,14 +200,19 @@ async fn a_private_address_is_refused_by_address_and_by_name() {
     assert!(mistakes.expect_err("refused").contains("http:// is only for private addresses"));
 }
 
-/// A server of MCP over HTTP that speaks the older generation, or refuses all.
-async fn old(headers: HeaderMap, Json(message): Json<Value>) -> Response {
+/// A server of MCP over HTTP, at `/new` of the newer generation.
+async fn mcp(headers: HeaderMap, uri: Uri, Json(message): Json<Value>) -> Response {
+    let is_new = uri.path() == "/new";
     let id = &message["id"];
     if headers.get("authorization").is_none_or(|it| it != "Bearer hunter2-hunter2") {
         return (StatusCode::UNAUTHORIZED, "who are you?").into_response();
     }
     let result = match message["method"].as_str() {
-        Some("initialize") => json!({
+        Some("server/discover") if is_new => json!({
+            "supportedVersions": ["2026-07-28"], "capabilities": { "tools": {} }, "ttlMs": 0,
+            "cacheScope": "private", "resultType": "complete",
+        }),
+        Some("initialize") if !is_new => json!({
             "protocolVersion": "2025-06-18", "capabilities": { "tools": {} },
             "serverInfo": { "name": "test", "version": "1" },
         }),
@@ -216,12 +221,16 @@ async fn old(headers: HeaderMap, Json(message): Json<Value>) -> Response {
             let hints = json!({ "readOnlyHint": true });
             let tool =
                 |name: &str| json!({ "name": name, "inputSchema": schema, "annotations": hints });
-            json!({ "tools": [tool("hello"), tool("huge"), tool("events")] })
+            json!({
+                "tools": [tool("hello"), tool("huge"), tool("events")], "resultType": "complete", "ttlMs": 0,
+                "cacheScope": "private",
+            })
         }
         Some("tools/call") => {
             let name = message["params"]["name"].as_str().unwrap_or_default();
             let size = if name == "hello" { 2 } else { 6_000_000 };
-            let result = json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] });
+            let content = json!([{ "type": "text", "text": "x".repeat(size) }]);
+            let result = json!({ "content": content, "resultType": "complete" });
             if name == "events" {
                 let answer = json!({ "jsonrpc": "2.0", "id": id, "result": result });
                 let kind = [(header::CONTENT_TYPE, "text/event-stream")];
@@ -238,11 +247,17 @@ async fn old(headers: HeaderMap, Json(message): Json<Value>) -> Response {
 }
 
 #[tokio::test]
-async fn an_old_server_over_http_is_called_with_the_secrets_and_bounded() {
-    let address = serve(Router::new().route("/mcp", post(old))).await;
+async fn a_server_over_http_is_called_with_the_secrets_and_bounded_in_both_generations() {
+    let address = serve(Router::new().fallback(post(mcp))).await;
+    for path in ["old", "new"] {
+        one_over_http(address, path).await;
+    }
+}
+
+async fn one_over_http(address: SocketAddr, path: &str) {
     let yaml = |token: &str| {
         format!(
-            "upstreams:\n  crm:\n    type: http\n    url: http://{address}/mcp\n    private: true\n    \
+            "upstreams:\n  crm:\n    type: http\n    url: http://{address}/{path}\n    private: true\n    \
              max_answer_mb: 1\n    headers: {{ Authorization: Bearer {token} }}\n"
         )
     };

@@ -1,4 +1,4 @@
-//! What may be called, and by whom.
+//! Rights: the tools that may be called, and the callers.
 
 use super::*;
 

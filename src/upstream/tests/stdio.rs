@@ -174,7 +174,7 @@ async fn an_unused_server_is_stopped_and_started_by_the_next_call() {
     let folder = tempfile::tempdir().expect("a folder");
     let crm = of(&server("old", folder.path(), "    idle_s: 1\n"));
     let pids = value(call(&crm, "child", json!({})).await);
-    let pid = |at: usize| Pid::from_raw(pids[at].as_i64().expect("a pid") as i32).expect("a pid");
+    let pid = |at: usize| pid(&pids[at]);
     let is_gone = |pid: Pid| test_kill_process(pid).is_err() || is_zombie(pid);
     assert!(!is_gone(pid(0)) && !is_gone(pid(1)));
     until(|| is_gone(pid(0)) && is_gone(pid(1))).await;
@@ -191,7 +191,7 @@ async fn the_end_of_the_upstreams_kills_each_group() {
     let folder = tempfile::tempdir().expect("a folder");
     let crm = of(&server("new", folder.path(), ""));
     let pids = value(call(&crm, "child", json!({})).await);
-    let pid = |at: usize| Pid::from_raw(pids[at].as_i64().expect("a pid") as i32).expect("a pid");
+    let pid = |at: usize| pid(&pids[at]);
     drop(crm);
     until(|| {
         [pid(0), pid(1)].iter().all(|pid| test_kill_process(*pid).is_err() || is_zombie(*pid))
@@ -210,6 +210,11 @@ async fn calls_that_come_together_start_one_server() {
     futures::future::join_all(calls).await;
     files(folder.path(), "started", 1).await;
     files(folder.path(), "listed", 2).await;
+}
+
+fn pid(value: &Value) -> Pid {
+    let number = value.as_i64().and_then(|number| number.try_into().ok());
+    number.and_then(Pid::from_raw).expect("a process")
 }
 
 /// Whether a process has ended and nobody has asked how: a container's first process may not.
