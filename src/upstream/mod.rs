@@ -52,8 +52,8 @@ pub use self::{
 };
 use self::{catalogue::Catalogue, rights::Rights, service::Service};
 
-/// Time limit for an upstream's list of tools in a search of all.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for an upstream's first list of tools in an overview of all.
+const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of tools that a search finds, if the request has no limit, and at most.
 const FOUND: usize = 20;
@@ -145,9 +145,25 @@ impl Upstream {
     /// The tools, as they were listed last unless that was long ago or the upstream says that they changed.
     async fn catalogue(&self) -> Result<Arc<Catalogue>, CallError> {
         match &self.client {
-            Client::Mcp(client) => client.catalogue().await,
+            Client::Mcp(client) => {
+                let listed = client.catalogue().await;
+                listed.map_err(|error| error.without(&self.settings.secrets()))
+            }
             Client::Service(service) => Ok(service.catalogue()),
         }
+    }
+
+    /// The tools as they were listed last, however long ago; if they never were, those of a list that comes soon.
+    async fn overview(&self) -> Result<Arc<Catalogue>, CallError> {
+        if let Client::Mcp(client) = &self.client
+            && let Some(catalogue) = client.last()
+        {
+            return Ok(catalogue);
+        }
+        tokio::time::timeout(OVERVIEW_TIMEOUT, self.catalogue()).await.unwrap_or_else(|_| {
+            let why = format!("{} did not list its tools yet", self.settings.name);
+            Err(CallError::new(CallErrorKind::Unavailable, why))
+        })
     }
 
     /// The tools, after the upstream has answered something.
@@ -196,7 +212,9 @@ impl CallersUpstreams {
                 let catalogue = upstream.catalogue().await?;
                 let rights = Rights::of(&upstream.settings);
                 let tools = catalogue.tools().iter();
-                Ok(tools.map(|tool| tool.describe(rights.verdict(tool))).collect())
+                let mut tools = tools.map(|tool| tool.describe(rights.verdict(tool))).collect();
+                answer::remove_from_value(&mut tools, &upstream.settings.secrets());
+                Ok(tools)
             }
             Discover::Search { query, limit } => {
                 let limit = limit.map_or(FOUND, |limit| limit as usize).min(MAX_FOUND);
@@ -212,10 +230,9 @@ impl CallersUpstreams {
             let mut shown = json!({
                 "name": name.as_str(), "description": description, "kind": upstream.kind(),
             });
-            match tokio::time::timeout(SEARCH_TIMEOUT, upstream.catalogue()).await {
-                Ok(Ok(catalogue)) => shown["tools"] = catalogue.tools().len().into(),
-                Ok(Err(error)) => shown["unavailable"] = error.message.into(),
-                Err(_) => shown["unavailable"] = "it does not answer in time".into(),
+            match upstream.overview().await {
+                Ok(catalogue) => shown["tools"] = catalogue.tools().len().into(),
+                Err(error) => shown["unavailable"] = error.message.into(),
             }
             shown
         };
@@ -225,10 +242,8 @@ impl CallersUpstreams {
     /// The tools that may be called and have the words of a query, the best first. Upstreams that do not answer in time
     /// are left out.
     async fn search(&self, query: &str, limit: usize) -> Value {
-        let one = async |upstream: &Arc<Upstream>| {
-            let listed = tokio::time::timeout(SEARCH_TIMEOUT, upstream.catalogue()).await;
-            (upstream.clone(), listed.ok().and_then(Result::ok))
-        };
+        let one =
+            async |upstream: &Arc<Upstream>| (upstream.clone(), upstream.overview().await.ok());
         let all = futures::future::join_all(self.all.iter().map(one)).await;
         let words = catalogue::words(query);
         let mut found = vec![];

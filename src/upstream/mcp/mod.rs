@@ -237,12 +237,16 @@ impl Client {
         Ok(catalogue)
     }
 
-    fn known(&self) -> Option<Arc<Catalogue>> {
+    /// The tools as they were listed last, unless the server reported a change since.
+    pub(super) fn last(&self) -> Option<Arc<Catalogue>> {
         let listed = self.listed.lock();
-        let listed = listed.as_ref()?;
-        let is_new =
-            listed.at.elapsed() < LIST_AGE && listed.change == self.changes.load(Ordering::Relaxed);
-        is_new.then(|| listed.catalogue.clone())
+        let change = self.changes.load(Ordering::Relaxed);
+        listed.as_ref().filter(|listed| listed.change == change).map(|it| it.catalogue.clone())
+    }
+
+    fn known(&self) -> Option<Arc<Catalogue>> {
+        let is_new = self.listed.lock().as_ref()?.at.elapsed() < LIST_AGE;
+        self.last().filter(|_| is_new)
     }
 
     /// Asks for all pages of the list.
