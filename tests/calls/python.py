@@ -232,6 +232,7 @@ class Parallel(Case):
 
     def test_an_answer_that_is_awaited_is_itself(self):
         async def call():
+            self.assertEqual(len(await self.tools.search("contacts")), 1)
             return await self.tools.crm.search_contacts("x", limit=1)
 
         self.assertEqual(asyncio.run(call())["total"], 100)

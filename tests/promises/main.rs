@@ -45,6 +45,7 @@ mod settings_files;
 mod summary;
 mod tasks;
 mod tls;
+mod tools_in_code;
 mod traces;
 mod uploads;
 mod viewer;

@@ -35,8 +35,7 @@ const SOCKET: (&str, &str) = ("SANDBOX_TOOLS", "llm-sandbox-tools");
 /// Maximum length of a request and of an answer, in bytes.
 const MAX_BYTES: usize = 1_000_000;
 
-const NOT_ENABLED: &str = "calls out of this sandbox are not enabled: the operator of the server has connected no \
-    tools (section `upstreams` of its settings)";
+const NOT_ENABLED: &str = "calls out of this sandbox are not enabled: its operator has connected no tools (setting `upstreams`)";
 
 const USAGE: &str = "usage: tool --list
        tool --search WORDS
@@ -51,9 +50,9 @@ struct Failed(u8, String);
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// What was asked for, except for calls.
+    /// The value that was requested, except by a call.
     Value(Value),
-    /// What a call has returned.
+    /// The results of a call.
     Items(Vec<Item>),
     Error {
         #[serde(default)]

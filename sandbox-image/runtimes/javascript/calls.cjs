@@ -86,8 +86,9 @@ Object.defineProperty(globalThis, 'tools', {
   },
 });
 
-// Closes the connections of an earlier run, which the agent has closed on its side.
+// Closes the connections of an earlier run, which the agent has closed on its side. Called before each cell, and earlier
+// cells may have taken the array's iterator away.
 module.exports = () => {
-  for (const { socket } of idle) socket.destroy();
+  for (let i = 0; i < idle.length; i += 1) idle[i].socket.destroy();
   idle = [];
 };

@@ -13,8 +13,7 @@
 
 module.exports = (ask, read) => {
   const MAX_BYTES = 1_000_000;
-  const NOT_ENABLED =
-    'calls out of this sandbox are not enabled: the operator of the server has connected no tools (section `upstreams` of its settings)';
+  const NOT_ENABLED = 'calls out of this sandbox are not enabled: its operator has connected no tools (setting `upstreams`)';
   const { parse, stringify } = JSON;
   const { defineProperty } = Object;
 

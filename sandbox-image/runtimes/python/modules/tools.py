@@ -19,18 +19,16 @@ import os as _os
 import re as _re
 import threading as _threading
 
-__all__ = ["File", "Record", "Records", "ToolError", "list", "search", "upstream"]
+# Without `list`, which would replace Python's own.
+__all__ = ["File", "Record", "Records", "ToolError", "search", "upstream"]
 
-# Maximum length of a request and of an answer, in bytes, and of calls that wait at the same time.
+# Maximum length of a request and of an answer, in bytes, and number of calls at the same time.
 _MAX_BYTES, _MAX_PARALLEL = 1_000_000, 8
 
 # The socket of the agent if the environment names none, and the file of the embedded engine.
 _SOCKET, _FILE = "llm-sandbox-tools", "/dev/tools"
 
-_NOT_ENABLED = (
-    "calls out of this sandbox are not enabled: the operator of the server has connected no tools "
-    "(section `upstreams` of its settings)"
-)
+_NOT_ENABLED = "calls out of this sandbox are not enabled: its operator has connected no tools (setting `upstreams`)"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
@@ -269,7 +267,15 @@ def _tools_of(upstream):
     return _ask({"op": "tools", "upstream": upstream})["value"]
 
 
-class _Lines(_builtins.list):
+class _Answer:
+    """An answer that has come; `await` returns it as it is."""
+
+    def __await__(self):
+        return self
+        yield
+
+
+class _Lines(_builtins.list, _Answer):
     """A list of records that is shown as one line for each."""
 
     def __repr__(self):
@@ -469,14 +475,6 @@ class _Stub:
 # --- answers --------------------------------------------------------------------------------------------------
 
 
-class _Answer:
-    """An answer that has come; `await` returns it as it is."""
-
-    def __await__(self):
-        return self
-        yield
-
-
 class Record(dict, _Answer):
     """An answer that is a JSON object: a dict."""
 
@@ -567,8 +565,8 @@ def _item(item):
 # --- upstreams and tools --------------------------------------------------------------------------------------
 
 # The key of a result that has the cursor of the next page, and the argument that takes it.
-_NEXT = _re.compile(r"next_?(cursor|page_?token|token|page)?", _re.IGNORECASE)
-_CURSOR = _re.compile(r"(next_?)?(cursor|page_?token|token|page)|starting_?after|after", _re.IGNORECASE)
+_NEXT = r"(?i)next_?(cursor|page_?token|token|page)?"
+_CURSOR = r"(?i)(next_?)?(cursor|page_?token|token|page)|starting_?after|after"
 
 
 class _Canceller:
@@ -669,14 +667,15 @@ class _Tool:
 
     def pages(self, **named):
         """Calls the tool for one page after another, as long as an answer names a next one. Yields the answers."""
-        argument = next(filter(_CURSOR.fullmatch, _Stub(self._entry()).names), None)
+        argument = next((name for name in _Stub(self._entry()).names if _re.fullmatch(_CURSOR, name)), None)
         if argument is None:
             raise TypeError(f"{self.__name__}() has no argument for a cursor: its answer has no further pages")
         tool, seen = _Tool(self._upstream, self._name), set()
         while True:
             page = tool(**named)
             yield page
-            cursors = [value for key, value in page.items() if _NEXT.fullmatch(key)] if isinstance(page, dict) else []
+            found = page.items() if isinstance(page, dict) else ()
+            cursors = [value for key, value in found if _re.fullmatch(_NEXT, key)]
             cursor = next((value for value in cursors if isinstance(value, (str, int)) and value), None)
             if cursor is None or cursor in seen:
                 return
@@ -764,4 +763,4 @@ def __dir__():
         names = _by_identifier([entry["name"] for entry in _upstreams()])
     except ToolError:
         names = ()
-    return sorted({*names, *__all__, "aio", "http"})
+    return sorted({*names, *__all__, "aio", "http", "list"})
