@@ -15,6 +15,7 @@
 
 mod http;
 mod lines;
+mod open;
 mod process;
 
 use std::{
@@ -28,29 +29,25 @@ use std::{
     time::Duration,
 };
 
-use config::upstreams::{Reached, Upstream as Settings};
+use config::upstreams::Upstream as Settings;
 use futures::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
 use parking_lot::Mutex;
 use rmcp::{
-    ClientHandler, Peer, RoleClient, ServiceError,
+    Peer, RoleClient, ServiceError,
     model::{
-        CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, ErrorCode,
-        ErrorData, Implementation, PaginatedRequestParams, ProtocolVersion, SubscriptionFilter,
+        CallToolRequestParams, CallToolResponse, ErrorCode, ErrorData, PaginatedRequestParams,
     },
-    service::{
-        ClientCacheConfig, ClientInitializeError, ClientLifecycleMode, NotificationContext,
-        RunningService, serve_client_with_lifecycle,
-    },
+    service::RunningService,
 };
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::process::Process;
+use self::{open::Handler, process::Process};
 use super::{
     CallError, CallErrorKind, Item, answer,
     catalogue::{Catalogue, MAX_BYTES, MAX_TOOLS, Tool, size},
@@ -165,22 +162,6 @@ impl Drop for Using {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("name", &self.settings.name).finish_non_exhaustive()
-    }
-}
-
-/// The handler of what a server asks or reports. It has no capabilities: servers cannot ask for a model or a person.
-struct Handler {
-    changes: Arc<AtomicU64>,
-}
-
-impl ClientHandler for Handler {
-    fn get_info(&self) -> ClientConfig {
-        let own = Implementation::new("llm-sandbox", env!("CARGO_PKG_VERSION"));
-        ClientConfig::new(ClientCapabilities::default(), own)
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -371,80 +352,6 @@ impl Client {
         }
     }
 
-    /// Opens a connection with the newest generation of the protocol that the server knows.
-    async fn open(&self) -> Result<(Running, Option<Process>), String> {
-        let first = self.open_as(self.is_old.load(Ordering::Relaxed)).await;
-        let (running, process) = match first {
-            // An old server may end at a request that it does not know.
-            Err((ClientInitializeError::ConnectionClosed(_), _))
-                if !self.is_old.load(Ordering::Relaxed)
-                    && matches!(self.settings.reached, Reached::Command { .. }) =>
-            {
-                self.open_as(true).await
-            }
-            first => first,
-        }
-        .map_err(|(error, status)| status.unwrap_or_else(|| not_opened(&error)))?;
-        let info = running.peer().peer_info();
-        let is_old = info.as_ref().is_some_and(|info| info.protocol_version.has_initialize());
-        self.is_old.store(is_old, Ordering::Relaxed);
-        running.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
-        let reports = info.and_then(|info| info.capabilities.tools.as_ref()?.list_changed);
-        if !is_old && reports == Some(true) {
-            self.listen(running.peer().clone());
-        }
-        Ok((running, process))
-    }
-
-    async fn open_as(
-        &self,
-        is_old: bool,
-    ) -> Result<(Running, Option<Process>), (ClientInitializeError, Option<String>)> {
-        let mode = if is_old {
-            ClientLifecycleMode::Initialize
-        } else {
-            ClientLifecycleMode::Auto {
-                preferred_versions: vec![ProtocolVersion::V_2026_07_28],
-                legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
-            }
-        };
-        let handler = Handler { changes: self.changes.clone() };
-        let failed = |why: String| (ClientInitializeError::Cancelled, Some(why));
-        match &self.settings.reached {
-            Reached::Command { .. } => {
-                let (mut process, transport) = process::start(&self.settings).map_err(failed)?;
-                match serve_client_with_lifecycle(handler, transport, mode).await {
-                    Ok(running) => Ok((running, Some(process))),
-                    Err(error) => {
-                        let status = process.status(GRACE).await;
-                        process.end(Duration::ZERO).await;
-                        Err((error, status))
-                    }
-                }
-            }
-            Reached::Mcp { .. } => {
-                let transport = http::transport(&self.settings).map_err(failed)?;
-                let running = serve_client_with_lifecycle(handler, transport, mode).await;
-                running.map(|running| (running, None)).map_err(|error| (error, None))
-            }
-            Reached::Http { .. } => Err(failed("it is no server of MCP".into())),
-        }
-    }
-
-    /// Listens to changes of the list, as the newer generation reports them, until the connection ends.
-    fn listen(&self, peer: Peer<RoleClient>) {
-        let changes = self.changes.clone();
-        tokio::spawn(async move {
-            let filter = SubscriptionFilter::builder().tools_list_changed().build();
-            let Ok(mut subscription) = peer.listen(filter).await else { return };
-            while let Ok(Some(_)) = subscription.next().await {
-                changes.fetch_add(1, Ordering::Relaxed);
-            }
-            // Changes are no longer reported, or some were missed.
-            changes.fetch_add(1, Ordering::Relaxed);
-        });
-    }
-
     /// Waits for the end of a connection: its death, the program's end, or that it is unused.
     async fn watch(
         self: Arc<Self>,
@@ -542,20 +449,6 @@ impl Client {
 }
 
 type Running = RunningService<RoleClient, Handler>;
-
-/// Why a connection could not be opened.
-fn not_opened(error: &ClientInitializeError) -> String {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => {
-            http::told(error).unwrap_or_else(|| error.error.to_string())
-        }
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => not_opened(fallback),
-        ClientInitializeError::JsonRpcError(error) => error.message.to_string(),
-        ClientInitializeError::ConnectionClosed(_) => "it ended the connection".into(),
-        // Others would quote whole messages.
-        _ => "it does not begin as a server of MCP does".into(),
-    }
-}
 
 /// Waits for the end of a process, if there is one.
 async fn exited(process: &mut Option<Process>) -> String {
