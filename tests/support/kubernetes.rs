@@ -865,22 +865,24 @@ fn process(below: &Path, known: Option<String>) -> Agent {
 /// Sets the arguments and the environment of an agent that serves in this folder.
 fn serving<'a>(command: &'a mut Command, own: &Path) -> &'a mut Command {
     let [data, scratch, packages] = ["data", "scratch", "packages"].map(|name| own.join(name));
-    for folder in [&data, &scratch, &packages] {
+    let (runtimes, bin) = (root().join("sandbox-image/runtimes"), own.join("bin"));
+    for folder in [&data, &scratch, &packages, &bin] {
         std::fs::create_dir_all(folder).expect("made");
     }
+    std::os::unix::fs::symlink(binary_beside("agent"), bin.join("tool")).expect("made");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path)));
+    let modules = std::env::join_paths([&packages, &runtimes.join("python/modules")]);
     // Above all programs, as in the image.
     std::os::unix::fs::symlink(packages.join("node_modules"), own.join("node_modules"))
         .expect("made");
-    // In the image, `.pth` files among the image's packages add these folders after them.
-    let modules = root().join("sandbox-image/runtimes/python/modules");
-    let python_path = std::env::join_paths([&packages, &modules]).expect("no colon");
     command
-        .args([&data, &scratch, &root().join("sandbox-image/runtimes"), &packages])
+        .args([&data, &scratch, &runtimes, &packages])
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PATH", path.expect("no colons"))
         .env("HOME", scratch.join("home"))
         .env("LANG", "C.UTF-8")
-        .env("PYTHONPATH", python_path)
+        .env("PYTHONPATH", modules.expect("no colons"))
         .env("PYTHONUNBUFFERED", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1")
 }

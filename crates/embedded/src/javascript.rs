@@ -218,8 +218,6 @@ fn answer(caller: &mut Caller<'_, Guest>, name: &[u8], args: &[Vec<u8>]) -> Opti
             process.write_output(stream, String::from_utf8_lossy(arg(1)).as_bytes());
             None
         }
-        // There is no device for calls yet.
-        b"__llm_call" => Some(String::new()),
         b"__llm_tell" => {
             process.write_report(arg(0));
             None
