@@ -8,13 +8,11 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use model::{
-    RunId, SessionId,
+    Approval, RunId, SessionId,
     text::{utf8, without_controls},
 };
 use protocol::message::{Peek, PeekDone, RuntimeName};
 use tokio::time::Instant;
-
-use crate::calls::approvals::Approval;
 
 /// Longest line that is shown, in characters; only the end of a longer line is shown.
 const MAX_LINE_CHARS: usize = 500;

@@ -2,58 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-use model::{Principal, RunId, SessionId};
+use model::{Approval, Decision, Principal, SessionId};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use tokio::{sync::oneshot, time::timeout};
 
 /// Maximum number of characters of the arguments that a person sees.
 pub(super) const MAX_ARGUMENTS: usize = 20_000;
-
-/// A call of which a person must decide.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Approval {
-    /// Its name among all approvals of the server.
-    pub(crate) id: String,
-    /// The session, and the run whose code makes the call.
-    pub(crate) session: SessionId,
-    pub(crate) run_id: RunId,
-    /// The upstream, its tool, and the first line of the tool's description.
-    pub(crate) upstream: String,
-    pub(crate) tool: String,
-    pub(crate) description: String,
-    /// The arguments as JSON for people, cut if it is long.
-    pub(crate) arguments: String,
-    /// When the call is refused if nobody decides.
-    pub(crate) until: Timestamp,
-}
-
-/// A person's answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Decision {
-    /// The call may be made.
-    Once,
-    /// The run may call the tool from now on.
-    Run,
-    /// The session may call the tool from now on.
-    Session,
-    /// The call must not be made.
-    Deny,
-}
-
-impl Decision {
-    /// The word for it, as in requests.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Once => "once",
-            Self::Run => "run",
-            Self::Session => "session",
-            Self::Deny => "deny",
-        }
-    }
-}
 
 /// The approvals that wait for a person.
 #[derive(Debug, Default)]

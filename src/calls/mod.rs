@@ -23,7 +23,7 @@ use bytes::Bytes;
 use config::Config;
 use jiff::Timestamp;
 use link::{Link, Question};
-use model::{Principal, RunId, SessionId, text::printable};
+use model::{Approval, Decision, Principal, RunId, SessionId, text::printable};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,10 +32,9 @@ use tokio::{
     time::sleep,
 };
 
-use self::approvals::{Approval, Approvals, Decision, MAX_ARGUMENTS};
+use self::approvals::{Approvals, MAX_ARGUMENTS};
 use crate::{
     audit::{Audit, CannotWrite, Digest, Entry},
-    metrics::Metrics,
     progress::Progress,
     upstream::{
         CallError, CallErrorKind, CallLimits, CallersUpstreams, Prepared, Request, ToolCall,
@@ -63,7 +62,6 @@ pub(crate) struct Calls {
     /// The calls of each caller in the present minute.
     recent: Mutex<HashMap<Principal, (Instant, u32)>>,
     audit: Option<Audit>,
-    metrics: Metrics,
 }
 
 /// The limits of a run's calls.
@@ -78,11 +76,7 @@ struct Limits {
 
 impl Calls {
     /// The calls of a server with these settings; `None` if it has no upstreams.
-    pub(crate) fn new(
-        config: &Config,
-        audit: Option<Audit>,
-        metrics: Metrics,
-    ) -> Option<Arc<Self>> {
+    pub(crate) fn new(config: &Config, audit: Option<Audit>) -> Option<Arc<Self>> {
         let limits = Limits {
             calls: config.calls_per_run,
             at_once: config.calls_at_once as usize,
@@ -96,7 +90,6 @@ impl Calls {
             limits,
             recent: Mutex::default(),
             audit,
-            metrics,
         }))
     }
 
@@ -174,7 +167,7 @@ impl std::fmt::Debug for RunCalls {
     }
 }
 
-/// What a run has used of its limits.
+/// The part of its limits that a run has used.
 #[derive(Debug, Default)]
 struct Used {
     discoveries: u32,
@@ -198,9 +191,9 @@ pub(crate) struct Asking {
 /// A call that was made or refused, for people who view the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Called {
-    /// The upstream and its tool, as the program has named them, as printable text.
+    /// The upstream, as the program has named it, as printable text.
     pub upstream: String,
-    /// See above.
+    /// Its tool, likewise.
     pub tool: String,
     /// `ok`, or the kind of the error.
     pub outcome: String,
@@ -209,6 +202,9 @@ pub struct Called {
     /// A person's decision on it, if one was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
+    /// Whether there is such an upstream.
+    #[serde(skip)]
+    pub is_known: bool,
 }
 
 impl RunCalls {
@@ -233,10 +229,11 @@ impl RunCalls {
                 let mut decision = None;
                 let made = self.call(call, &question, asking, &mut decision).await;
                 let outcome = made.as_ref().map_or_else(kind, |_| OK.to_owned());
-                self.server.metrics.called_out(&self.known(&upstream), &outcome, begun.elapsed());
-                let (took, decision) = (begun.elapsed(), decision.map(str::to_owned));
+                let is_known = self.upstreams.names().contains(&&*upstream);
                 let [upstream, tool] = [upstream, tool].map(|name| short(&name));
-                let called = Called { upstream, tool, outcome, took, decision };
+                let decision = decision.map(str::to_owned);
+                let called =
+                    Called { upstream, tool, outcome, took: begun.elapsed(), decision, is_known };
                 (self.delivered(made).await, Some(called))
             }
             Err(error) => (self.delivered(Err(error)).await, None),
@@ -254,12 +251,6 @@ impl RunCalls {
                 answer::of_error(&error)
             }
         }
-    }
-
-    /// The name of an upstream for metrics, whose number must not grow with what programs write.
-    fn known(&self, upstream: &str) -> String {
-        let is_known = self.upstreams.names().contains(&upstream);
-        if is_known { upstream.to_owned() } else { "unknown".to_owned() }
     }
 
     fn counts_discovery(&self) -> bool {

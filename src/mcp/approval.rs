@@ -3,15 +3,13 @@
 
 use std::{convert::Infallible, sync::Arc};
 
+use model::{Approval, Decision};
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema};
 use serde_json::json;
 use tokio::sync::watch;
 
 use super::{call::Call, roots::is_modern};
-use crate::{
-    calls::approvals::{Approval, Decision},
-    progress::Progress,
-};
+use crate::progress::Progress;
 
 /// The way by which decisions come that are made here.
 const BY: &str = "elicitation";
@@ -42,7 +40,7 @@ pub(super) async fn asking<T>(
     tokio::select! {
         biased;
         done = work => done,
-        never = ask_each(call, heard) => match never {},
+        never = Box::pin(ask_each(call, heard)) => match never {},
     }
 }
 

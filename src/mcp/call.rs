@@ -295,7 +295,8 @@ impl Call {
             let after = if in_background { Duration::ZERO } else { tasks::SOON };
             self.run_in_background(which, program, heard, after).await
         } else {
-            let running = asking(self, heard.clone(), self.run_when_free(which, program));
+            let running = Box::pin(self.run_when_free(which, program));
+            let running = asking(self, heard.clone(), running);
             reporting(self, heard, running).await
         };
         log.session = Some(opened.id.clone());

@@ -4,7 +4,9 @@
 use std::{convert::Infallible, time::Duration};
 
 use config::{Config, Toolset, Toolsets, Transport};
-use model::{Artifact, SessionId, artifact::is_picture, package::Ecosystem, text::human_size};
+use model::{
+    Approval, Artifact, SessionId, artifact::is_picture, package::Ecosystem, text::human_size,
+};
 use protocol::message::Names;
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, NotificationMetaObject, ProgressNotificationParam,
@@ -28,7 +30,6 @@ use super::{
     },
 };
 use crate::{
-    calls::approvals::Approval,
     listing,
     notes::{Note, Notes},
     progress::Progress,

@@ -40,11 +40,14 @@ use self::{
     process::Process,
     watch::{SandboxGauge, Watch},
 };
-use crate::session::{
-    RunReport,
-    events::{Observer, SessionEvent},
-    label::{Label, SessionLabel},
-    origin::Origin,
+use crate::{
+    calls::Called,
+    session::{
+        RunReport,
+        events::{Observer, SessionEvent},
+        label::{Label, SessionLabel},
+        origin::Origin,
+    },
 };
 
 /// The media type of [`Metrics::text`].
@@ -242,14 +245,6 @@ impl Metrics {
         self.0.audit_refused.inc();
     }
 
-    /// Counts a call out of a sandbox, and the time that it took, a person's decision included.
-    pub(crate) fn called_out(&self, upstream: &str, outcome: &str, elapsed: Duration) {
-        let (upstream, outcome) = (upstream.to_owned(), outcome.to_owned());
-        let of_upstream = Upstream { upstream: upstream.clone() };
-        self.0.call_out_durations.get_or_create(&of_upstream).observe(elapsed.as_secs_f64());
-        self.0.calls_out.get_or_create(&CallOut { upstream, outcome }).inc();
-    }
-
     /// Counts a request that was passed on to another server.
     pub(crate) fn forwarded(&self, outcome: Forwarded) {
         self.0.forwarded.get_or_create(&outcome.labels()).inc();
@@ -283,6 +278,7 @@ impl Observer for Metrics {
                 counted.warmings.observe(took.as_secs_f64());
             }
             SessionEvent::RunEnded { report, language } => counted.ran(report, language),
+            SessionEvent::Called { called, .. } => counted.called_out(called),
             SessionEvent::FileAdded { bytes } => {
                 counted.uploaded.inc_by(*bytes);
             }
@@ -301,7 +297,6 @@ impl Observer for Metrics {
             | SessionEvent::RunBegan { .. }
             | SessionEvent::Wrote { .. }
             | SessionEvent::Waiting { .. }
-            | SessionEvent::Called { .. }
             | SessionEvent::RunFailed { .. }
             | SessionEvent::Drawn { .. }
             | SessionEvent::Undone { .. }
@@ -312,6 +307,15 @@ impl Observer for Metrics {
 }
 
 impl Inner {
+    /// Counts a call out of a sandbox. The name of an unknown upstream is no label: programs choose it.
+    fn called_out(&self, called: &Called) {
+        let upstream = if called.is_known { &*called.upstream } else { UNKNOWN }.to_owned();
+        let durations = Upstream { upstream: upstream.clone() };
+        self.call_out_durations.get_or_create(&durations).observe(called.took.as_secs_f64());
+        let outcome = called.outcome.clone();
+        self.calls_out.get_or_create(&CallOut { upstream, outcome }).inc();
+    }
+
     fn ran(&self, report: &RunReport, language: &RuntimeName) {
         let outcome = ("outcome", report.outcome.as_str());
         let (language, start) = (("language", word(language)), ("start", report.start.as_str()));

@@ -21,7 +21,7 @@ use crate::{calls::RunCalls, error::Error, progress::Progress};
 #[derive(Debug)]
 pub(crate) enum Command {
     Run {
-        program: Program,
+        program: Box<Program>,
         reply: Reply<RunReport>,
     },
     /// Performs an operation beside runs.

@@ -82,7 +82,7 @@ pub(crate) async fn drive(mut setup: Setup) {
                 // Cut off, or the sandbox has ended: the archived version stays as it is.
                 Err(_) => driver.setup.archiving = None,
             }
-            driver.run().await;
+            Box::pin(driver.run()).await;
         }
         Err(error) => {
             tracing::warn!(session_id = %setup.id, %error, "sandbox not started");
@@ -137,7 +137,7 @@ pub(crate) async fn go_on(setup: Setup, resumed: Resumed) {
             driver.work.push(over.map(|_| Finished::Leftover).boxed());
         }
     }
-    driver.run().await;
+    Box::pin(driver.run()).await;
 }
 
 struct Driver {
@@ -327,7 +327,7 @@ impl Driver {
             return is_lost.then_some(Ending::Died);
         }
         match command {
-            Command::Run { program, reply } => self.begin_run(program, reply),
+            Command::Run { program, reply } => self.begin_run(*program, reply),
             Command::Operate(operation) => {
                 self.state.begin_operation(Instant::now());
                 let operated = operation.begin(self.context());

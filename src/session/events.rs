@@ -9,12 +9,11 @@
 use std::{sync::Arc, time::Duration};
 
 use link::Vitals;
-use model::{RunId, SessionId, text::printable};
+use model::{Approval, RunId, SessionId, text::printable};
 use protocol::message::{RuntimeName, WarmDone};
 
-use crate::calls::{Called, approvals::Approval};
-
 use super::{RunReport, command::Program, history::Recorded, phase::Phase, pictures::Picture};
+use crate::calls::Called;
 
 /// An event of a session.
 #[derive(Debug)]

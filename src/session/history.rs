@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use link::Vitals;
-use model::{Artifact, DataPath, Outcome, Output, RunId, text::without_controls};
+use model::{Approval, Artifact, DataPath, Outcome, Output, RunId, text::without_controls};
 use protocol::message::{CellState, RuntimeName, Start};
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +29,7 @@ use super::{
     report::MAX_FIGURE,
     spill::{SpillFile, Spilled},
 };
-use crate::{
-    calls::{Called, approvals::Approval},
-    notes::Notes,
-};
+use crate::{calls::Called, notes::Notes};
 
 /// Maximum number of runs that are stored, in memory alone and with a folder.
 const MAX_RUNS: usize = 500;
@@ -115,10 +112,10 @@ pub struct PastRun {
     /// The newest text of standard output and standard error while it is in progress.
     #[serde(skip)]
     pub newest: [String; 2],
-    /// The first calls of tools that its code has made, and the number of the others.
+    /// The first calls of tools that its code has made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Called>,
-    /// See above.
+    /// The number of its calls that are not in the list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub calls_omitted: usize,
     /// The calls that wait for a person while it is in progress.

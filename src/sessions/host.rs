@@ -112,7 +112,7 @@ impl Host {
         let kind = config.packages_within().and_then(|_| backend.packages());
         let metrics = if config.metrics_callers { metrics.by_caller() } else { metrics };
         Self {
-            calls: Calls::new(&config, audit.clone(), metrics.clone()),
+            calls: Calls::new(&config, audit.clone()),
             saved_before: saved.map(|it| SavedBefore::read(it, &config)).unwrap_or_default(),
             hold: adopt::hold(&config, &*backend),
             callers: secret.map(Callers::new),

@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 use backend::{Backend, Template};
 use config::Config;
-use model::{Dataset, DatasetName, OwnSettings, Principal, SessionId, SessionKey};
+use model::{Dataset, DatasetName, Decision, OwnSettings, Principal, SessionId, SessionKey};
 pub use protocol::message::{RuntimeName, Stream};
 
 pub(crate) use self::summary::is_table;
@@ -93,7 +93,6 @@ pub use crate::{
     },
 };
 use crate::{
-    calls::approvals::Decision,
     error::{Error, Result},
     session::{RunReport, command::Command, handle::Handle},
 };
@@ -278,6 +277,7 @@ impl Sessions {
         program.calls = self.calls_of_run();
         self.host.unbegun.add(&self.caller, &which, &mut program);
         let opening = Opening::new(self, which).telling(program.progress.clone());
+        let program = Box::new(program);
         opening.ask(|reply| Command::Run { program, reply }).await
     }
 

@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use model::text::{utf8, whole_ms};
+use model::{
+    Approval,
+    text::{utf8, whole_ms},
+};
 use serde_json::{Value, json};
 
 use super::{SessionInfo, Sessions};
 use crate::{
-    calls::{Called, approvals::Approval},
+    calls::Called,
     listing,
     notes::Notes,
     session::{History, PastRun, RunEnd},

@@ -535,7 +535,7 @@ impl Paused {
         if is_paused {
             self.now = Some((stopped, Instant::now()));
         } else {
-            children.go_on(&mut stopped);
+            Children::go_on(stopped);
         }
         self.total += still;
         still

@@ -50,11 +50,11 @@ fn hold() -> Hold {
     Hold { limit_ms: 60_000, token: "token".to_owned().into() }
 }
 
-fn run(agent: &mut Agent, call: u32, code: &str, timeout_ms: u64, cell: bool) {
+fn run(agent: &mut Agent, call: u32, code: &str, timeout_ms: u64, is_cell: bool) {
     let code = format!("{ASK}{code}");
     let runtime = RuntimeName::PYTHON;
     let (code_len, has_stdin, output_cap) = (code.len(), false, 1000);
-    let run = Run { runtime, code_len, has_stdin, timeout_ms, output_cap, cell };
+    let run = Run { runtime, code_len, has_stdin, timeout_ms, output_cap, cell: is_cell };
     agent.send(call, Kind::Run, &run, code.as_bytes());
 }
 

@@ -85,6 +85,14 @@ impl Asks {
         (Incoming { sender, state: self.0.clone() }, asked)
     }
 
+    /// Forgets the questions of a run that is over: the agent has dropped them.
+    pub(super) fn end(&self) {
+        let mut state = self.0.lock();
+        for number in state.open.drain().collect::<Vec<_>>() {
+            state.close(number);
+        }
+    }
+
     /// Time for which runs were paused.
     pub(super) fn paused(&self) -> Duration {
         let state = self.0.lock();
@@ -162,5 +170,55 @@ impl Link {
             state.since.get_or_insert_with(Instant::now);
         }
         self.call(&Pause { ask: number }, Bytes::new()).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes in a question with this number.
+    async fn ask(incoming: &Incoming, number: u32) -> Result<(), String> {
+        let head = serde_json::to_vec(&Ask { run: 1, again: false, paused: false });
+        incoming.take(Kind::Ask, number, &head.expect("serializes"), Bytes::new()).await
+    }
+
+    #[tokio::test]
+    async fn questions_are_bounded_and_those_of_a_run_end_with_it() {
+        let asks = Asks::default();
+        let (incoming, mut asked) = asks.receiver();
+        let most = u32::try_from(MAX_ASKS).expect("small");
+        for run in 0..3 {
+            for number in 1..=most {
+                ask(&incoming, run * most + number).await.expect("within the rules");
+                assert!(matches!(asked.recv().await, Some(Asked::Question(_))));
+            }
+            assert!(ask(&incoming, (run + 1) * most + 1).await.is_err(), "one too many");
+            asks.0.lock().pausing.insert(run * most + 1);
+            asks.0.lock().since = Some(Instant::now());
+            assert!(asks.is_paused());
+            asks.end();
+            assert!(!asks.is_paused());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_that_comes_again_is_taken_once() {
+        let asks = Asks::default();
+        let (incoming, mut asked) = asks.receiver();
+        for number in [1, 2, 2, 1] {
+            ask(&incoming, number).await.expect("within the rules");
+        }
+        incoming.take(Kind::Withdraw, 2, b"{}", Bytes::new()).await.expect("within the rules");
+        incoming.take(Kind::Withdraw, 7, b"{}", Bytes::new()).await.expect("it was answered");
+        drop(incoming);
+        let mut seen = vec![];
+        while let Some(asked) = asked.recv().await {
+            seen.push(match asked {
+                Asked::Question(question) => (question.number, false),
+                Asked::Withdrawn(number) => (number, true),
+            });
+        }
+        assert_eq!(seen, [(1, false), (2, false), (2, true)]);
     }
 }

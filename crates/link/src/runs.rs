@@ -122,7 +122,9 @@ impl Running {
     /// time or is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
-        let (done, body) = self.answer_in_time().await?;
+        let answer = self.answer_in_time().await;
+        self.asks.end();
+        let (done, body) = answer?;
         decode(self.call, done, body, self.asked, self.begun.elapsed())
             .map_err(|why| broken(&closed, why))
     }

@@ -5,11 +5,13 @@
 //! - [`DataPath`], [`Artifact`], [`artifact`]: the files of a session, as callers name them.
 //! - [`Dataset`]: data of the operator that sandboxes can read.
 //! - [`UpstreamName`]: a server or service of the operator that programs in sandboxes can call.
+//! - [`Approval`], [`Decision`]: such a call of which a person must decide.
 //! - [`Outcome`], [`CellStatus`], [`Output`]: how a run or cell ends, and what it prints.
 //! - [`OwnSettings`], [`Lost`]: a session's own settings, and why a session was lost.
 //! - [`SessionRecord`], [`WorkspaceId`]: what a later server needs to know of a session.
 //! - [`package`]: packages as callers request them. [`text`]: texts for people and models.
 
+mod approval;
 pub mod artifact;
 mod caller;
 mod dataset;
@@ -23,6 +25,7 @@ mod upstream;
 mod world;
 
 pub use self::{
+    approval::{Approval, Decision},
     artifact::{Artifact, DataPath, Existing, FilePath, FoundFile, InvalidPath},
     caller::Principal,
     dataset::{DATASETS_DIR, Dataset, DatasetName, DatasetSource, InvalidDatasetName},

@@ -48,7 +48,7 @@ pub(super) fn outputs(run: &PastRun) -> Vec<Value> {
 /// The calls of tools that the run has made, a line for each.
 fn calls(run: &PastRun) -> String {
     let line = |call: &Called| {
-        let Called { upstream, tool, outcome, took, decision } = call;
+        let Called { upstream, tool, outcome, took, decision, .. } = call;
         let decided = decision.as_ref().map(|it| format!(", a person: {it}")).unwrap_or_default();
         format!("called {upstream}.{tool}: {outcome}, {} ms{decided}", whole_ms(*took))
     };

@@ -19,7 +19,7 @@ use axum::{
 };
 use config::Right;
 use jiff::Timestamp;
-use model::{Artifact, SessionId, artifact::is_picture, text::printable};
+use model::{Artifact, Decision, SessionId, artifact::is_picture, text::printable};
 use protocol::message::{RuntimeName, Variable};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,7 +37,6 @@ use crate::http::{
     shared::Shared,
 };
 use crate::{
-    calls::approvals::Decision,
     error::Error,
     listing,
     sessions::{

@@ -60,8 +60,10 @@ impl Driver {
         let saved = archiving::announce(&self.setup, reason);
         self.setup.lease.release_name(reason);
         self.setup.commands.close();
-        let next_run =
-            self.next_run.take().map(|(program, reply, _)| Command::Run { program, reply });
+        let next_run = self
+            .next_run
+            .take()
+            .map(|(program, reply, _)| Command::Run { program: Box::new(program), reply });
         if is_left {
             self.explainer.left.cancel();
         } else if !died {

@@ -4,11 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use futures::future::FutureExt;
 use link::{Asked, LinkOwner, Question};
+use model::Approval;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{super::events::SessionEvent, Driver, Finished};
-use crate::calls::{Asking, Called, Granted, approvals::Approval, not_enabled};
+use crate::calls::{Asking, Called, Granted, not_enabled};
 
 /// The questions of a session's programs.
 pub(super) struct Questions {

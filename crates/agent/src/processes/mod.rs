@@ -250,8 +250,8 @@ impl Children {
     }
 
     /// Continues the processes that [`pause`](Self::pause) has stopped.
-    pub(crate) fn go_on(&self, paused: &mut BTreeSet<Pid>) {
-        for pid in std::mem::take(paused) {
+    pub(crate) fn go_on(paused: BTreeSet<Pid>) {
+        for pid in paused {
             let _ = kill(pid, Signal::SIGCONT);
         }
     }

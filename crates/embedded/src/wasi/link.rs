@@ -22,6 +22,9 @@ use crate::files::{Errno, FileSystem};
 /// Longest sleep of a waiting guest between two checks whether it must stop.
 const SLICE: Duration = Duration::from_millis(2);
 
+/// The same, while it waits for a person.
+const PAUSED_SLICE: Duration = Duration::from_millis(50);
+
 /// Maximum number of random bytes that are drawn between two checks whether the guest must stop.
 const RANDOM_AT_ONCE: u32 = 1 << 20;
 
@@ -133,25 +136,7 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
             path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32);
             path_unlink_file(fd: i32, path: i32, len: i32);
         );
-        linker.func_wrap(
-            module,
-            "fd_read",
-            move |mut caller: Caller<'_, G>,
-                  fd: i32,
-                  buffers: i32,
-                  count: i32,
-                  done: i32|
-                  -> wasmtime::Result<i32> {
-                let [fd, buffers, count, done] = [fd, buffers, count, done].map(i32::cast_unsigned);
-                if let Some(question) = caller.data_mut().world().0.question(fd) {
-                    let answer = ask(&mut caller, question)?.unwrap_or_default();
-                    caller.data_mut().world().0.answer(answer);
-                }
-                let read =
-                    enter(&mut caller, generation, |call| call.fd_read(fd, buffers, count, done))?;
-                Ok(number(read))
-            },
-        )?;
+        link_read(linker, module, generation)?;
         linker.func_wrap(
             module,
             "random_get",
@@ -207,6 +192,34 @@ pub(crate) fn link<G: HasWorld>(linker: &mut Linker<G>) -> wasmtime::Result<()> 
     Ok(())
 }
 
+/// Defines `fd_read`, which may have to wait for the answer to a question without holding the files.
+fn link_read<G: HasWorld>(
+    linker: &mut Linker<G>,
+    module: &str,
+    generation: Generation,
+) -> wasmtime::Result<()> {
+    linker.func_wrap(
+        module,
+        "fd_read",
+        move |mut caller: Caller<'_, G>,
+              fd: i32,
+              buffers: i32,
+              count: i32,
+              done: i32|
+              -> wasmtime::Result<i32> {
+            let [fd, buffers, count, done] = [fd, buffers, count, done].map(i32::cast_unsigned);
+            if let Some(question) = caller.data_mut().world().0.question(fd) {
+                let answer = ask(&mut caller, question)?.unwrap_or_default();
+                caller.data_mut().world().0.answer(answer);
+            }
+            let read =
+                enter(&mut caller, generation, |call| call.fd_read(fd, buffers, count, done))?;
+            Ok(number(read))
+        },
+    )?;
+    Ok(())
+}
+
 /// Has the server answer a question, and waits for that; stops earlier if the guest must stop. `None` if the guest may
 /// not ask.
 pub(crate) fn ask<G: HasWorld>(
@@ -219,13 +232,14 @@ pub(crate) fn ask<G: HasWorld>(
     let Some(number) = asks.ask(question, then) else { return Ok(None) };
     loop {
         let before = Instant::now();
-        match answer.recv_timeout(SLICE) {
+        let is_paused = asks.is_paused();
+        match answer.recv_timeout(if is_paused { PAUSED_SLICE } else { SLICE }) {
             Ok(answer) => return Ok(Some(answer)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
         // The guest is the only one of its run, so that it stands still while it waits.
-        if asks.is_paused() {
+        if is_paused {
             caller.data().put_off(before.elapsed());
         }
         if caller.data().must_stop() {
