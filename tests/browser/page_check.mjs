@@ -531,6 +531,29 @@ try {
     }),
   );
 
+  await check("a call that waits for a person shows what is called, and its buttons decide", () =>
+    visit(session, async (page) => {
+      await page.eventually(`${LIVE} && !!document.querySelector(".run")`);
+      const approval = { approval_id: "a-1", upstream: "crm", tool: "delete_contact", description: "Deletes <b>one</b>", arguments: '{"note": "<img src=x onerror=alert(1)>\\u202e"}', until: new Date().toISOString() };
+      const calls = [{ upstream: "crm", tool: "search", outcome: "ok", duration_ms: 3, decision: "once" }];
+      const run = { run_id: "r-2", begun_at: new Date().toISOString(), language: "python", is_cell: true, code: "tools.crm.delete_contact()", pictures: [], approvals: [approval], calls, calls_omitted: 0 };
+      await page.value(`(() => {
+        window.asked = [];
+        window.fetch = (url, options) => (asked.push([url, options.body]), Promise.resolve(new Response(null, { status: 204 })));
+        document.querySelector("#runs").prepend(window.made = runCard(${JSON.stringify(run)}));
+      })()`);
+      equal(await page.value(`[made.querySelector(".approval h3").textContent, made.querySelector(".approval pre").textContent, made.querySelectorAll(".approval b, .approval img").length]`), ["Waits for you: crm.delete_contact", approval.arguments, 0], "what is called");
+      equal(await page.value(`made.querySelector(".calls li").textContent`), "crm.search: ok, 3 ms, a person: once", "calls so far");
+      for (const scheme of ["light", "dark"]) {
+        await page.looks({ width: 768, height: 900, scheme });
+        await accessible(page, `approval, ${scheme}`);
+      }
+      await page.value(`[...made.querySelectorAll(".approval button")].find((it) => it.textContent === "Allow for this run").click()`);
+      await page.eventually("asked.length === 1");
+      equal(await page.value("asked"), [["/sessions/campaign/approvals/a-1", '{"decision":"run"}']], "asked");
+    }),
+  );
+
   await check("the lines of a program are shown as they come, and Stop ends it, whether it is a run or a cell", async () => {
     const isolated = await Web.start(binary, { args: [], more: { SANDBOX_POOL_SIZE: "0" } });
     const first = (part) => `document.querySelector("#runs > :first-child ${part}")`;
