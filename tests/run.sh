@@ -255,6 +255,8 @@ full() {
     docker_stage 'demo, from nothing' from_nothing demo/run.sh --engine docker --yes
     stage 'demo, with the embedded engine' from_nothing demo/run.sh --engine wasm
     rm -rf "$nothing"
+    docker_stage 'demo of calls' demo/calls/run.sh --engine docker "$server"
+    stage 'demo of calls, with the embedded engine' "${with_runtime[@]}" demo/calls/run.sh --engine wasm "$server"
     stage 'demo of tools of your own' "${with_runtime[@]}" demo/tools/run.sh "$server"
     docker_stage 'benchmark, a few rounds' tests/bench/run.sh --quick
     docker_stage 'soak, two minutes over stdio' tests/soak.sh 2

@@ -216,7 +216,9 @@ console.log(measured);
 
 const text = await readFile(page, "utf8");
 const [before, rest] = text.split(`${MARKS[0]}\n`);
-const [committed, after] = rest.split(MARKS[1]);
+// Tables after this one end with the same mark.
+const [committed, ...tables] = rest.split(MARKS[1]);
+const after = tables.join(MARKS[1]);
 const dear = ROWS.flatMap(([name, , most], n) => {
   const costs = Math.max(stdio[n][0], http[n][0]);
   return most && costs > most ? [`${name}: ${costs} tokens, and at most ${most} were promised`] : [];

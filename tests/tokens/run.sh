@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The tokens that a model pays for the tool list and for results, by two tokenizers, over stdio and over HTTP with
-# tokens, where URLs are signed.
+# tokens, where URLs are signed; and for the task of demo/calls, by code and by calls of its own.
 #
 #   tests/tokens/run.sh [--write] [server binary]     default: target/debug/llm-sandbox, built if it is missing
 #
-# Compares with the table in docs/tokens.md, or writes it. Exit code 0: nothing costs more than in the table. 1:
+# Compares with the tables in docs/tokens.md, or writes them. Exit code 0: nothing costs more than in the table. 1:
 # something does. 2: the set-up failed. 77: there is no npm, and the reason was printed.
 set -euo pipefail
 
@@ -31,4 +31,11 @@ fi
 prepare_server "$@"
 npm_ci "$here" 'the tokenizers'
 
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 timeout --kill-after=10 "$limit_s" node "$here/measure.mjs" "$mode" "$binary" "$root/docs/tokens.md"
+"$root/demo/calls/run.sh" --transcript "$scratch/transcript.json" "$binary" >"$scratch/demo" || {
+    cat "$scratch/demo"
+    exit 2
+}
+timeout --kill-after=10 "$limit_s" node "$here/calls.mjs" "$mode" "$binary" "$scratch/transcript.json" "$root"

@@ -1,7 +1,8 @@
 """A server of MCP over standard input and output that misbehaves when it is told to. It needs no packages.
 
-Usage: server.py GENERATION [FOLDER]. GENERATION is old (initialize), new (server/discover), mute (answers no request that
-it does not know) or fragile (ends at one). FOLDER gets a file for each start and each cancelled call.
+Usage: server.py GENERATION [FOLDER] [MORE]. GENERATION is old (initialize), new (server/discover), mute (answers no
+request that it does not know) or fragile (ends at one). FOLDER, if it is not empty, gets a file for each start and each
+cancelled call. MORE is the number of tools that it has besides.
 """
 
 import base64
@@ -17,6 +18,7 @@ GENERATION = sys.argv[1]
 FOLDER = sys.argv[2] if len(sys.argv) > 2 else None
 VERSION = "2026-07-28"
 lock = threading.Lock()
+MORE = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 added = []
 subscriptions = []
 
@@ -68,6 +70,7 @@ TOOLS = [
     tool("update_contact", TEXT, read_only=False),
     tool("delete_contact", TEXT, read_only=False),
     tool("no hint\n", read_only=True),
+    *(tool(f"more_{number}", TEXT, ["text"]) for number in range(MORE)),
 ]
 
 
