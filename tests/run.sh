@@ -2,7 +2,7 @@
 # The checks of this project. Makes this host ready, builds what is missing, and runs one of:
 #
 #   tests/run.sh                  the gate: what each change must pass. CI runs it
-#   tests/run.sh full             the gate and all the rest: every promise on every engine, all clients, both demos
+#   tests/run.sh full             the gate and all the rest: every promise on every engine, all clients, the demos
 #                                 and Docker Compose from nothing, benchmarks, soaks
 #   tests/run.sh quick            format, lints, and every test that needs no engine
 #
