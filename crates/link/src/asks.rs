@@ -20,6 +20,10 @@ use tokio::sync::mpsc;
 
 use super::{Link, LinkError, wire::read_json};
 
+/// Maximum number of answers that the agent has not acknowledged. An agent that withdraws its questions could otherwise
+/// have any number of them wait.
+const MAX_ANSWERS: usize = 4 * MAX_ASKS;
+
 /// A question of a program, or its end.
 #[derive(Debug, Clone)]
 pub enum Asked {
@@ -55,9 +59,13 @@ pub(super) struct Asks(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// The number of the run in progress.
+    run: Option<u32>,
     /// The number of the last question.
     last: u32,
     open: HashSet<u32>,
+    /// The number of answers that the agent has not acknowledged.
+    answers: usize,
     pausing: HashSet<u32>,
     /// When the pause in progress began.
     since: Option<Instant>,
@@ -85,11 +93,19 @@ impl Asks {
         (Incoming { sender, state: self.0.clone() }, asked)
     }
 
-    /// Forgets the questions of a run that is over: the agent has dropped them.
-    pub(super) fn end(&self) {
+    /// Notes that a run begins.
+    pub(super) fn begin(&self, run: u32) {
+        self.0.lock().run = Some(run);
+    }
+
+    /// Notes that a run is over, and with it its questions: all of them arrived before its reply.
+    pub(super) fn end(&self, run: u32) {
         let mut state = self.0.lock();
-        for number in state.open.drain().collect::<Vec<_>>() {
-            state.close(number);
+        if state.run.take_if(|it| *it == run).is_some() {
+            let open: Vec<_> = state.open.iter().copied().collect();
+            for number in open {
+                state.close(number);
+            }
         }
     }
 
@@ -133,6 +149,9 @@ impl Incoming {
             if state.open.len() >= MAX_ASKS || body.len() > MAX_ASK {
                 return Err("too many questions, or a question that is too long".into());
             }
+            if state.answers >= MAX_ANSWERS {
+                return Err("too many answers are not acknowledged".into());
+            }
             let before = again.then_some(paused);
             state.last = number;
             state.open.insert(number);
@@ -144,12 +163,35 @@ impl Incoming {
     }
 }
 
+/// An answer that the agent has not acknowledged, until this is dropped.
+struct Unacknowledged<'a>(&'a Asks);
+
+impl<'a> Unacknowledged<'a> {
+    fn new(asks: &'a Asks) -> Self {
+        asks.0.lock().answers += 1;
+        Self(asks)
+    }
+}
+
+impl Drop for Unacknowledged<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().answers -= 1;
+    }
+}
+
 impl Link {
+    /// Whether a question is one of the run in progress. An agent may send another run's number, or a question may be
+    /// read when its run is already over.
+    pub fn is_of_run(&self, question: &Question) -> bool {
+        self.asks.0.lock().run == Some(question.run)
+    }
+
     /// Answers a question; no error if nobody waits for the answer any more.
     ///
     /// # Errors
     /// The errors of every call, see [`kill`](Self::kill).
     pub async fn answer(&self, number: u32, answer: Bytes) -> Result<(), LinkError> {
+        let _unacknowledged = Unacknowledged::new(&self.asks);
         let answered = self.call(&Answer { ask: number }, answer).await.map(drop);
         self.asks.0.lock().close(number);
         answered
@@ -175,50 +217,73 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use protocol::message::MAX_ASK;
+
     use super::*;
 
-    /// Takes in a question with this number.
-    async fn ask(incoming: &Incoming, number: u32) -> Result<(), String> {
-        let head = serde_json::to_vec(&Ask { run: 1, again: false, paused: false });
-        incoming.take(Kind::Ask, number, &head.expect("serializes"), Bytes::new()).await
+    /// Heads that an agent may send, most of them nonsense.
+    const HEADS: [&[u8]; 6] = [
+        br#"{"run":1}"#,
+        br#"{"run":2,"again":true,"paused":true}"#,
+        br#"{"run":-1}"#,
+        br#"{"run":1,"more":[[[[[[]]]]]]}"#,
+        b"\xff",
+        b"",
+    ];
+
+    fn any_frame() -> impl Strategy<Value = (bool, u32, usize, usize)> {
+        let number = prop_oneof![0..100u32, any::<u32>()];
+        (any::<bool>(), number, 0..HEADS.len(), prop_oneof![Just(1), Just(MAX_ASK + 1)])
     }
 
-    #[tokio::test]
-    async fn questions_are_bounded_and_those_of_a_run_end_with_it() {
+    #[test]
+    fn the_end_of_a_run_ends_its_questions_and_its_pause() {
         let asks = Asks::default();
         let (incoming, mut asked) = asks.receiver();
-        let most = u32::try_from(MAX_ASKS).expect("small");
-        for run in 0..3 {
-            for number in 1..=most {
-                ask(&incoming, run * most + number).await.expect("within the rules");
-                assert!(matches!(asked.recv().await, Some(Asked::Question(_))));
+        for run in 1..10 {
+            asks.begin(run);
+            for number in 10 * run..10 * run + 9 {
+                let taken = incoming.take(Kind::Ask, number, br#"{"run":1}"#, Bytes::new());
+                assert_eq!(futures::FutureExt::now_or_never(taken), Some(Ok(())));
+                asked.try_recv().expect("it is passed on");
             }
-            assert!(ask(&incoming, (run + 1) * most + 1).await.is_err(), "one too many");
-            asks.0.lock().pausing.insert(run * most + 1);
-            asks.0.lock().since = Some(Instant::now());
-            assert!(asks.is_paused());
-            asks.end();
-            assert!(!asks.is_paused());
+            let mut state = asks.0.lock();
+            state.pausing.insert(10 * run);
+            state.since = Some(Instant::now());
+            drop(state);
+            asks.end(run + 1);
+            assert!(asks.is_paused(), "another run");
+            asks.end(run);
+            assert!(!asks.is_paused() && asks.0.lock().open.is_empty());
         }
     }
 
-    #[tokio::test]
-    async fn a_question_that_comes_again_is_taken_once() {
-        let asks = Asks::default();
-        let (incoming, mut asked) = asks.receiver();
-        for number in [1, 2, 2, 1] {
-            ask(&incoming, number).await.expect("within the rules");
+    proptest! {
+        #[test]
+        fn any_frames_keep_the_bounds(frames in prop::collection::vec(any_frame(), 0..200)) {
+            let asks = Asks::default();
+            let (incoming, mut asked) = asks.receiver();
+            let (mut last, mut open) = (0, HashSet::new());
+            for (withdraws, number, head, len) in frames {
+                let kind = if withdraws { Kind::Withdraw } else { Kind::Ask };
+                let body = Bytes::from(vec![0; len]);
+                let taken = incoming.take(kind, number, HEADS[head], body);
+                let Some(taken) = futures::FutureExt::now_or_never(taken) else {
+                    panic!("the session receives");
+                };
+                match asked.try_recv() {
+                    Ok(Asked::Question(question)) => {
+                        prop_assert!(taken.is_ok() && number > last && question.body.len() == 1);
+                        last = number;
+                        open.insert(number);
+                    }
+                    Ok(Asked::Withdrawn(number)) => prop_assert!(open.remove(&number)),
+                    Err(_) => {}
+                }
+                prop_assert!(open.len() <= MAX_ASKS);
+                prop_assert_eq!(&asks.0.lock().open, &open);
+            }
         }
-        incoming.take(Kind::Withdraw, 2, b"{}", Bytes::new()).await.expect("within the rules");
-        incoming.take(Kind::Withdraw, 7, b"{}", Bytes::new()).await.expect("it was answered");
-        drop(incoming);
-        let mut seen = vec![];
-        while let Some(asked) = asked.recv().await {
-            seen.push(match asked {
-                Asked::Question(question) => (question.number, false),
-                Asked::Withdrawn(number) => (number, true),
-            });
-        }
-        assert_eq!(seen, [(1, false), (2, false), (2, true)]);
     }
 }

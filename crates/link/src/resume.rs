@@ -82,6 +82,7 @@ impl Leftover {
         cell: bool,
     ) -> Running {
         let Self { call, answer, silence, asks } = self;
+        asks.begin(call);
         let begun = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
         // The run may have been paused for most of that time.
         let limit = age.saturating_add(timeout).saturating_add(silence);

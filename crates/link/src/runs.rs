@@ -122,9 +122,9 @@ impl Running {
     /// time or is invalid, [`LinkError::Closed`] if the link ends first.
     pub async fn finish(mut self) -> Result<RunReply, LinkError> {
         let closed = self.answer.closed.clone();
-        let answer = self.answer_in_time().await;
-        self.asks.end();
-        let (done, body) = answer?;
+        let answered = self.answer_in_time().await;
+        self.asks.end(self.call);
+        let (done, body) = answered?;
         decode(self.call, done, body, self.asked, self.begun.elapsed())
             .map_err(|why| broken(&closed, why))
     }
@@ -203,6 +203,7 @@ impl Link {
     ) -> Result<Running, LinkError> {
         let begun = Instant::now();
         let (call, answer) = self.calls.begin();
+        self.asks.begin(call);
         if let Some(note) = note {
             // The reply does not delay the run: nobody waits for it.
             let (remember, _) = self.calls.begin();

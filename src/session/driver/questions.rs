@@ -58,10 +58,10 @@ impl Driver {
 
     fn begin_to_answer(&mut self, question: Question) {
         let (link, number) = (self.link.clone(), question.number);
-        let Some((run_id, progress, calls)) = self
-            .current
-            .as_ref()
-            .and_then(|run| Some((run.run_id().clone(), run.progress.clone(), run.calls.clone()?)))
+        let Some((run_id, progress, calls)) =
+            self.current.as_ref().filter(|_| link.is_of_run(&question)).and_then(|run| {
+                Some((run.run_id().clone(), run.progress.clone(), run.calls.clone()?))
+            })
         else {
             let answering = async move { drop(link.answer(number, not_enabled()).await) };
             self.work.push(answering.map(|()| Finished::Upkeep).boxed());
