@@ -63,6 +63,7 @@ mod request;
 pub mod session;
 pub mod sessions;
 pub mod signed_urls;
+mod structure;
 mod summary;
 mod trace;
 pub mod upstream;

@@ -2,12 +2,44 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use model::{Approval, Decision, Principal, SessionId};
+use jiff::Timestamp;
+use model::{
+    Approval, Decision, Principal, SessionId,
+    text::{human_size, with_escaped_controls, without_controls},
+};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::{sync::oneshot, time::timeout};
 
+use super::Asking;
+use crate::upstream::Prepared;
+
 /// Maximum number of characters of the arguments that a person sees.
-pub(super) const MAX_ARGUMENTS: usize = 20_000;
+const MAX_ARGUMENTS: usize = 20_000;
+
+/// The approval of a call.
+pub(super) fn approval(prepared: &Prepared, asking: &Asking, within: Duration) -> Approval {
+    let arguments = Value::Object(prepared.arguments().clone());
+    let arguments = serde_json::to_string_pretty(&arguments).unwrap_or_default();
+    // A person must see the text that the tool gets, not text that turns or hides itself.
+    let arguments = with_escaped_controls(&arguments);
+    let mut shown: String = arguments.chars().take(MAX_ARGUMENTS).collect();
+    if shown.len() < arguments.len() {
+        let more = human_size((arguments.len() - shown.len()) as u64);
+        shown.push_str(&format!("\n[cut: {more} more are not shown]"));
+    }
+    let until = Timestamp::now().checked_add(within).unwrap_or(Timestamp::MAX);
+    Approval {
+        id: uuid::Uuid::new_v4().simple().to_string(),
+        session: asking.session.clone(),
+        run_id: asking.run_id.clone(),
+        upstream: prepared.upstream().to_string(),
+        tool: with_escaped_controls(prepared.tool()).replace('\n', "\\n"),
+        description: without_controls(prepared.description().chars()),
+        arguments: shown,
+        until,
+    }
+}
 
 /// The approvals that wait for a person.
 #[derive(Debug, Default)]

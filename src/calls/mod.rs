@@ -21,18 +21,16 @@ use std::{
 
 use bytes::Bytes;
 use config::Config;
-use jiff::Timestamp;
 use link::{Link, Question};
 use model::{Approval, Decision, Principal, RunId, SessionId, text::printable};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::{
     sync::{Semaphore, watch},
     time::sleep,
 };
 
-use self::approvals::{Approvals, MAX_ARGUMENTS};
+use self::approvals::{Approvals, approval};
 use crate::{
     audit::{Audit, CannotWrite, Digest, Entry},
     progress::Progress,
@@ -45,8 +43,10 @@ use crate::{
 /// Maximum number of questions of a run about which tools there are.
 const MAX_DISCOVERIES: u32 = 1000;
 
-/// Delay of the answer to a question beyond a limit: a program that asks again and again must not occupy the server.
+/// Delay of the answer to the first question of a run beyond a limit, and the most by which each further one is
+/// delayed longer: a program that asks again and again must not occupy the server.
 const BEYOND_LIMIT: Duration = Duration::from_millis(20);
+const MAX_DELAYS: u32 = 50;
 
 /// Maximum number of characters of a name that a program has chosen.
 const MAX_NAME: usize = 100;
@@ -167,12 +167,14 @@ impl std::fmt::Debug for RunCalls {
     }
 }
 
-/// The part of its limits that a run has used.
+/// A run's use of its limits.
 #[derive(Debug, Default)]
 struct Used {
     discoveries: u32,
     calls: u32,
     bytes: u64,
+    /// The number of answers that were delayed, up to [`MAX_DELAYS`].
+    delays: u32,
 }
 
 /// The run whose code asks, as its session sees it.
@@ -214,12 +216,14 @@ impl RunCalls {
         question: Question,
         asking: &Asking,
     ) -> (Bytes, Option<Called>) {
-        match Request::parse(&question.body) {
+        // Before it is parsed, which takes more memory and time than to send it.
+        let _turn = self.turns.acquire().await;
+        let parsed = self.use_bytes(question.body.len() as u64);
+        match parsed.and_then(|()| Request::parse(&question.body)) {
             Ok(Request::Discover(wanted)) => {
-                let listed = if self.counts_discovery() {
-                    self.upstreams.discover(wanted).await
-                } else {
-                    Err(limit(format!("a run can list tools {MAX_DISCOVERIES} times")))
+                let listed = match self.count_discovery() {
+                    Ok(()) => self.upstreams.discover(wanted).await,
+                    Err(error) => Err(error),
                 };
                 (self.delivered(listed.and_then(|value| answer::of_value(&value))).await, None)
             }
@@ -236,27 +240,39 @@ impl RunCalls {
                     Called { upstream, tool, outcome, took: begun.elapsed(), decision, is_known };
                 (self.delivered(made).await, Some(called))
             }
-            Err(error) => (self.delivered(Err(error)).await, None),
+            // A program that sends nonsense has as many attempts as one that looks for tools.
+            Err(error) => {
+                let error = self.count_discovery().err().unwrap_or(error);
+                (self.delivered(Err(error)).await, None)
+            }
         }
     }
 
-    /// The answer that a program gets. A program beyond a limit has to wait for it.
+    /// The answer that a program gets. A program beyond a limit has to wait for it, the longer the more often it asks.
     async fn delivered(&self, made: Result<Bytes, CallError>) -> Bytes {
         match made {
             Ok(answer) => answer,
             Err(error) => {
                 if error.kind == CallErrorKind::Limit {
-                    sleep(BEYOND_LIMIT).await;
+                    let delays = {
+                        let mut used = self.used.lock();
+                        used.delays = (used.delays + 1).min(MAX_DELAYS);
+                        used.delays
+                    };
+                    sleep(BEYOND_LIMIT * delays).await;
                 }
                 answer::of_error(&error)
             }
         }
     }
 
-    fn counts_discovery(&self) -> bool {
+    fn count_discovery(&self) -> Result<(), CallError> {
         let mut used = self.used.lock();
         used.discoveries = used.discoveries.saturating_add(1);
-        used.discoveries <= MAX_DISCOVERIES
+        if used.discoveries > MAX_DISCOVERIES {
+            return Err(limit(format!("a run can list tools {MAX_DISCOVERIES} times")));
+        }
+        Ok(())
     }
 
     /// Makes a call, with its line in the audit file and in the log.
@@ -315,12 +331,11 @@ impl RunCalls {
         (decision, entry): (&mut Option<&'static str>, &mut Option<Entry>),
     ) -> Result<Bytes, CallError> {
         let limits = self.server.limits;
-        self.count_call(question.body.len())?;
+        self.count_call()?;
         if !self.server.admits(&self.caller) {
             let most = limits.per_minute.map_or(0, NonZeroU32::get);
             return Err(limit(format!("more than {most} calls in a minute; wait a little")));
         }
-        let _turn = self.turns.acquire().await;
         let prepared = self.upstreams.prepare(call).await?;
         if question.before == Some(false) && !prepared.read_only() {
             return Err(CallError::new(
@@ -340,18 +355,14 @@ impl RunCalls {
         answer::of_items(items, &name, (&asking.link, &asking.run_id, question.number)).await
     }
 
-    fn count_call(&self, bytes: usize) -> Result<(), CallError> {
+    fn count_call(&self) -> Result<(), CallError> {
         let most = self.server.limits.calls;
-        {
-            let mut used = self.used.lock();
-            used.calls = used.calls.saturating_add(1);
-            if used.calls > most {
-                return Err(limit(format!(
-                    "a run can make {most} calls, and this one has made them"
-                )));
-            }
+        let mut used = self.used.lock();
+        used.calls = used.calls.saturating_add(1);
+        if used.calls > most {
+            return Err(limit(format!("a run can make {most} calls, and this one has made them")));
         }
-        self.use_bytes(bytes as u64)
+        Ok(())
     }
 
     fn use_bytes(&self, bytes: u64) -> Result<(), CallError> {
@@ -435,26 +446,6 @@ impl<'a> Shown<'a> {
 impl Drop for Shown<'_> {
     fn drop(&mut self) {
         self.change(|waiting| waiting.retain(|other| other.id != self.approval.id));
-    }
-}
-
-fn approval(prepared: &Prepared, asking: &Asking, within: Duration) -> Approval {
-    let arguments = Value::Object(prepared.arguments().clone());
-    let arguments = serde_json::to_string_pretty(&arguments).unwrap_or_default();
-    let mut shown: String = arguments.chars().take(MAX_ARGUMENTS).collect();
-    if shown.len() < arguments.len() {
-        shown.push_str("\n[cut]");
-    }
-    let until = Timestamp::now().checked_add(within).unwrap_or(Timestamp::MAX);
-    Approval {
-        id: uuid::Uuid::new_v4().simple().to_string(),
-        session: asking.session.clone(),
-        run_id: asking.run_id.clone(),
-        upstream: prepared.upstream().to_string(),
-        tool: prepared.tool().to_owned(),
-        description: printable(prepared.description()),
-        arguments: shown,
-        until,
     }
 }
 

@@ -14,11 +14,13 @@
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
-use memchr::memchr2;
 use serde_json::Value;
 
 use super::long_text::LongText;
-use crate::request::ANSWER_BYTES;
+use crate::{
+    request::ANSWER_BYTES,
+    structure::{Structure, structure},
+};
 
 /// Message for the sender of a message that cannot be read.
 pub(in crate::mcp) const UNREADABLE_MESSAGE: &str = "The message is not JSON, or contains an unpaired surrogate \
@@ -98,7 +100,8 @@ impl Message {
     /// # Errors
     /// If parsing it would cost more than any valid call does.
     pub(super) fn read(body: Bytes) -> Result<Self, Refused> {
-        let Scan { tokens, longest } = scan(&body)?;
+        let Structure { tokens, longest } =
+            structure(&body, MAX_TOKENS).ok_or(Refused::TooComplex)?;
         let Some((start, end)) = longest.filter(|(start, end)| end - start > MIN_CUT_OUT) else {
             return if body.len() > MAX_REST + MIN_CUT_OUT {
                 Err(Refused::TooLong)
@@ -179,50 +182,6 @@ fn is_initialize(body: &[u8]) -> bool {
         method: Cow<'a, str>,
     }
     serde_json::from_slice::<Method>(body).is_ok_and(|Method { method }| method == "initialize")
-}
-
-struct Scan {
-    tokens: usize,
-    /// Start and end of the longest string, with its quotes.
-    longest: Option<(usize, usize)>,
-}
-
-/// Counts the structural characters outside strings. Text that is not JSON gets some count, too; the parser refuses it.
-fn scan(body: &[u8]) -> Result<Scan, Refused> {
-    let (mut tokens, mut longest) = (0, None::<(usize, usize)>);
-    let mut at = 0;
-    while let Some(byte) = body.get(at) {
-        at += 1;
-        match byte {
-            b'{' | b'[' | b',' | b':' => {
-                tokens += 1;
-                if tokens > MAX_TOKENS {
-                    return Err(Refused::TooComplex);
-                }
-            }
-            b'"' => {
-                let start = at - 1;
-                at = end_of_string(body, at);
-                if longest.is_none_or(|(from, to)| at - start > to - from) {
-                    longest = Some((start, at));
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(Scan { tokens, longest })
-}
-
-/// The position after the closing quote of the string whose first byte is at `at`; the end if there is no such quote.
-fn end_of_string(body: &[u8], mut at: usize) -> usize {
-    while let Some(found) = memchr2(b'"', b'\\', &body[at..]) {
-        at += found;
-        if body[at] == b'"' {
-            return at + 1;
-        }
-        at = (at + 2).min(body.len());
-    }
-    body.len()
 }
 
 #[cfg(test)]

@@ -3,8 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::structure::structure;
+
 /// Longest message of an error, in characters.
 const MAX_MESSAGE: usize = 4000;
+
+/// Maximum number of structural characters of a request: a table of 10,000 rows with two columns. Parsed, it takes
+/// 30 MB at most.
+const MAX_TOKENS: usize = 50_000;
 
 /// A request for lists.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +75,10 @@ impl Request {
     /// # Errors
     /// If it is not a request.
     pub fn parse(json: &[u8]) -> Result<Self, CallError> {
+        if structure(json, MAX_TOKENS).is_none() {
+            let why = "the arguments have too many objects, lists and fields; send a smaller part, or text";
+            return Err(CallError::new(CallErrorKind::InvalidArguments, why));
+        }
         let written = serde_json::from_slice(json).map_err(|error| {
             let why = format!("the request is invalid: {error}");
             CallError::new(CallErrorKind::InvalidArguments, why)
@@ -132,5 +142,69 @@ impl CallError {
     pub(super) fn without(mut self, secrets: &[&str]) -> Self {
         super::answer::remove_from(&mut self.message, secrets);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refused(json: &str) -> CallError {
+        Request::parse(json.as_bytes()).expect_err("it is no request")
+    }
+
+    #[test]
+    fn a_request_that_takes_far_more_memory_than_bytes_is_refused() {
+        for bomb in [r#"{"":0},"#, "0,", "[],", r#"{"a":{}},"#] {
+            let list = bomb.repeat(MAX_TOKENS);
+            let list = list.trim_end_matches(',');
+            let json = format!(
+                r#"{{"op":"call","upstream":"a","tool":"b","arguments":{{"x":[{list}]}}}}"#
+            );
+            let error = refused(&json);
+            assert_eq!(error.kind, CallErrorKind::InvalidArguments);
+            assert!(error.message.contains("too many"), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_none_is_an_error_of_bounded_length() {
+        let long = "\u{202e}x".repeat(200_000);
+        for json in [
+            format!(r#"{{"op":"{long}"}}"#),
+            format!(r#"{{"op":"list","{long}":1}}"#),
+            format!(r#"{{"op":"call","upstream":"a","tool":"b","arguments":"{long}"}}"#),
+            "[".repeat(40_000),
+            r#"{"op":"call","upstream":"a","tool":"b","arguments":{"a":"#.repeat(200),
+            r#"{"op":"search","query":"a","limit":4294967296}"#.into(),
+            r#"{"op":"search","query":"a","limit":-1}"#.into(),
+            r#"{"op":"list","upstream":"a"}"#.into(),
+            r#"{"op":"call","op":"list","upstream":"a"}"#.into(),
+            r#"{"op":"call","upstream":"a","tool":"b","caller":"bob"}"#.into(),
+            r#"{"op":null}"#.into(),
+            String::new(),
+        ] {
+            let error = refused(&json);
+            assert_eq!(error.kind, CallErrorKind::InvalidArguments);
+            assert!(error.message.chars().count() <= MAX_MESSAGE + 10, "{}", error.message.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_or_refused(json in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Request::parse(&json);
+        }
+
+        #[test]
+        fn almost_requests_are_parsed_or_refused(
+            json in r#"\{"op":"(list|tools|search|call|x)"(,"(upstream|tool|query|limit|arguments)":("[a-z\\\\]{0,9}"|[0-9]{1,12}|\{\}|\[1\]|null)){0,4}\}?"#,
+        ) {
+            if let Err(error) = Request::parse(json.as_bytes()) {
+                prop_assert_eq!(error.kind, CallErrorKind::InvalidArguments);
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ pub mod utf8;
 
 pub use self::{
     names::{nearest, quoted, quoted_path, quoted_within},
-    printable::{printable, without_controls},
+    printable::{printable, with_escaped_controls, without_controls},
     size::human_size,
     time::{fine_ms, human_time, whole_ms},
 };

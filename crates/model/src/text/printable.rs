@@ -1,5 +1,7 @@
 //! Text for places where control characters would have an effect.
 
+use std::fmt::Write as _;
+
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 /// The maximum length of a printable text, in characters.
@@ -14,6 +16,23 @@ pub fn printable(text: &str) -> String {
 /// Replaces each character that controls something, cannot be seen, or turns or breaks the text around it by U+FFFD.
 pub fn without_controls(text: impl Iterator<Item = char>) -> String {
     text.map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Escapes, as JSON does in strings, each character that controls something, cannot be seen, or turns or breaks the
+/// text around it. Ends of lines stay.
+pub fn with_escaped_controls(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || !is_control(c) {
+            escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
+    }
+    escaped
 }
 
 /// Whether a character controls something, or cannot be seen or distinguished from a space.
@@ -42,6 +61,9 @@ mod tests {
         assert_eq!(printable(&"x".repeat(300)).len(), MAX_SHOWN);
         assert_eq!(without_controls("\x1b[2Jé\n".chars()), "\u{FFFD}[2Jé\u{FFFD}");
         assert_eq!(without_controls("a\u{202E}b\u{2028}".chars()), "a\u{FFFD}b\u{FFFD}");
+        let json = "{\n\"a\": \"é\u{202E}\u{E0041}\\n\"}";
+        let shown = "{\n\"a\": \"é\\u202e\\udb40\\udc41\\n\"}";
+        assert_eq!(with_escaped_controls(json), shown);
         // Characters that join emoji and letters are part of them.
         assert_eq!(without_controls("👨\u{200D}👩".chars()), "👨\u{200D}👩");
     }
