@@ -9,7 +9,6 @@
 //! the agent and never costs more memory than the cap. The rest is [kept](sandbox_files::kept) if there is room.
 
 use std::{
-    collections::BTreeSet,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -50,7 +49,7 @@ use crate::{
     hold::connector::Connector,
     memory,
     places::Places,
-    processes::{Children, Exit},
+    processes::{Children, Exit, Stopped},
     runtimes::{
         Outlook, Runtime, Runtimes,
         channel::{CellReport, Done, ProgramChannel, ProgramMessage, Received},
@@ -294,11 +293,9 @@ impl Worker {
                 Some(Received::End) => channel = None,
                 Some(Received::Message(ProgramMessage::Other) | Received::Nothing) | None => {}
             }
-            let left = if is_paused {
-                PAUSE_CHECK
-            } else {
-                deadline.saturating_duration_since(Instant::now())
-            };
+            // Time for which not all processes were stopped counts, so that it may end during a pause.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = if is_paused && !left.is_zero() { PAUSE_CHECK } else { left };
             let mut is_urgent = false;
             let must_end = if left.is_zero() {
                 let stack = stack.take();
@@ -516,7 +513,7 @@ struct Supervised {
 #[derive(Default)]
 struct Paused {
     /// The processes that are stopped, and since when they certainly are.
-    now: Option<(BTreeSet<Pid>, Instant)>,
+    now: Option<(Stopped, Instant)>,
     /// Time for which all were stopped.
     total: Duration,
 }
@@ -527,7 +524,7 @@ impl Paused {
     fn follow(&mut self, is_paused: bool, main: Pid, children: &mut Children) -> Duration {
         let (mut stopped, since) = match self.now.take() {
             Some(now) => now,
-            None if is_paused => (BTreeSet::new(), Instant::now()),
+            None if is_paused => (Stopped::default(), Instant::now()),
             None => return Duration::ZERO,
         };
         let was_still = children.pause(main, &mut stopped);

@@ -61,7 +61,8 @@ fn run(agent: &mut Agent, call: u32, code: &str, timeout_ms: u64, is_cell: bool)
 /// Receives the next question.
 fn question(agent: &mut Agent) -> (u32, Ask, String) {
     let Frame { call, kind, head, body } = agent.receive();
-    assert_eq!(kind, Kind::Ask, "{}", String::from_utf8_lossy(&head));
+    let said = || String::from_utf8_lossy(&[&head[..], &body].concat()).into_owned();
+    assert_eq!(kind, Kind::Ask, "{}", said());
     (call, serde_json::from_slice(&head).unwrap(), String::from_utf8(body).unwrap())
 }
 
@@ -179,6 +180,113 @@ fn a_run_that_waits_for_a_person_is_stopped_and_its_time_does_not_count() {
         let (done, printed) = printed(&mut agent, 1);
         assert_eq!((done.end, &*printed), (End::Exited { code: 0 }, "b'yes'\n"));
         assert!(done.elapsed_us < 2_000_000, "{}", done.elapsed_us);
+    }
+}
+
+/// Continues its process every second by a timer, uses 50 ms of processor time, and stops again.
+const BURSTS: &str = r"
+import ctypes, signal, time
+signal.signal(signal.SIGCONT, lambda *_: None)
+def bursts():
+    libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    event = struct.pack('=QIi48x', 0, signal.SIGCONT, 0)
+    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+    every_second = struct.pack('=qqqq', 1, 0, 0, 500_000_000)
+    assert libc.timer_settime(timer, 0, every_second, None) == 0
+    while True:
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until: pass
+        os.kill(os.getpid(), signal.SIGSTOP)
+";
+
+#[test]
+fn a_program_that_continues_itself_while_it_waits_for_a_person_gains_no_time() {
+    // Its own process, a child that nobody waits for, and a thread whose process has lost its first thread.
+    let parts = [
+        "threading.Thread(target=bursts, daemon=True).start()\nask(b'may I?')",
+        "os.fork() or bursts()\nask(b'may I?')",
+        "threading.Thread(target=bursts).start()\n\
+         threading.Thread(target=ask, args=[b'may I?']).start()\nctypes.CDLL(None).syscall(60, 0)",
+    ];
+    for part in parts {
+        let mut agent = agent();
+        let code = format!("{BURSTS}import threading\n{part}");
+        run(&mut agent, 1, &code, 2000, false);
+        let (number, ..) = question(&mut agent);
+        agent.ask(2, &Pause { ask: number }, b"").unwrap();
+        let end = loop {
+            let frame = agent.try_receive().ok().flatten();
+            let frame = frame.unwrap_or_else(|| panic!("it goes on: {part}"));
+            if frame.call == 1 && frame.kind == Kind::Reply {
+                break serde_json::from_slice::<RunDone>(&frame.head).unwrap().end;
+            }
+        };
+        assert_eq!(end, End::TimedOut, "{part}");
+    }
+}
+
+#[test]
+fn nonsense_on_the_socket_ends_its_connection_and_nothing_else() {
+    let mut agent = agent();
+    let code = r"
+def closes(first, more=b''):
+    it = connect()
+    try:
+        it.sendall(first)
+        for _ in range(64): it.sendall(more)
+        it.shutdown(socket.SHUT_WR)
+        return it.recv(1) == b''
+    except OSError:
+        return True
+print(closes(b''), closes(b'\xff'), closes(struct.pack('<I', 1_000_001)), closes(b'\xff' * 4, bytes(1 << 16)))
+print(closes(struct.pack('<I', 1_000_000), bytes(100)))
+held = []
+for _ in range(300):
+    try: held.append(connect())
+    except OSError: pass
+for it in held:
+    try: it.send(struct.pack('<I', 1_000_000) + b'x')
+    except OSError: pass
+for it in held: it.close()
+while True:
+    try: got = ask(b'after all that')
+    except OSError: got = None
+    if got: break
+print(got)
+";
+    run(&mut agent, 1, code, 60_000, false);
+    let (number, _, text) = question(&mut agent);
+    assert_eq!(text, "after all that");
+    agent.ask(2, &Answer { ask: number }, b"fine").unwrap();
+    let (done, printed) = printed(&mut agent, 1);
+    assert_eq!(printed, "True True True True\nTrue\nb'fine'\n", "{done:?}");
+}
+
+#[test]
+fn a_process_that_outlives_its_run_or_cell_asks_nothing() {
+    for cell in [false, true] {
+        let mut agent = agent();
+        let code = "it = connect()\n\
+                    if os.fork() == 0:\n    os.setsid()\n    \
+                    while True:\n        try: ask(b'of the child')\n        except OSError: pass\n";
+        // The first questions of the child may come before the end of its run.
+        let mut numbers = vec![];
+        run(&mut agent, 1, &format!("{code}print('done')"), 60_000, cell);
+        loop {
+            let frame = agent.receive();
+            match frame.kind {
+                Kind::Ask => numbers.push(frame.call),
+                Kind::Reply if frame.call == 1 => break,
+                _ => {}
+            }
+        }
+        for run_number in 2..5 {
+            run(&mut agent, run_number, "print(ask(b'of the run'))", 60_000, cell);
+            let (number, ask, text) = question(&mut agent);
+            assert_eq!((ask.run, &*text), (run_number, "of the run"));
+            agent.ask(100 + run_number, &Answer { ask: number }, b"yes").unwrap();
+            assert_eq!(printed(&mut agent, run_number).1, "b'yes'\n");
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use self::proc::{
 };
 pub(crate) use self::wait::Exit;
 use self::{
-    proc::{Last, Listing, descendants, processes, read_stat},
+    proc::{Last, Listing, descendants, has_running_thread, processes, read_stat, ticks_of},
     wait::{Waited, is_stopped_or_dead, reap_ended, wait_for_any},
 };
 use crate::{
@@ -220,18 +220,23 @@ impl Children {
     /// Stops a run's main process and all other processes of the run, and adds them to `paused`. Returns false if one
     /// of those that were stopped before has run since, or new ones appear all the time. The caller must check its
     /// children after that.
-    pub(crate) fn pause(&mut self, main: Pid, paused: &mut BTreeSet<Pid>) -> bool {
-        let (before, mut is_still) = (paused.clone(), true);
+    pub(crate) fn pause(&mut self, main: Pid, paused: &mut Stopped) -> bool {
+        let (before, mut is_still) = (paused.pids.clone(), true);
         for _ in 0..MAX_PAUSES {
             let others = self.others();
-            let all = others.pids.into_iter().map(Pid::from_raw).chain([main]);
-            let running: Vec<_> = all.filter(|pid| self.is_running(*pid, main)).collect();
+            let all: BTreeSet<_> =
+                others.pids.into_iter().map(Pid::from_raw).chain([main]).collect();
+            let running: Vec<_> =
+                all.iter().copied().filter(|pid| self.is_running(*pid, main)).collect();
             if running.is_empty() && others.complete {
-                return is_still;
+                // A process can be continued by a timer of its own, and stop itself before anybody looks.
+                let ticks = all.iter().filter_map(|pid| ticks_of(*pid)).sum();
+                let before = paused.ticks.replace(ticks);
+                return is_still && before.is_none_or(|before| before == ticks);
             }
             for pid in running {
                 is_still &= !before.contains(&pid);
-                paused.insert(pid);
+                paused.pids.insert(pid);
                 let _ = kill(pid, Signal::SIGSTOP);
             }
             self.wait();
@@ -244,14 +249,20 @@ impl Children {
     fn is_running(&self, pid: Pid, main: Pid) -> bool {
         read_stat(pid.as_raw(), |stat| {
             let is_of_server = self.servers.contains(&Pid::from_raw(stat.parent));
-            !matches!(stat.state, "T" | "t" | "Z" | "X") && (pid == main || !is_of_server)
+            // The first thread may have ended before the others.
+            let runs = match stat.state {
+                "T" | "t" | "X" => false,
+                "Z" => !stat.is_dead() && has_running_thread(pid),
+                _ => true,
+            };
+            runs && (pid == main || !is_of_server)
         })
         .unwrap_or(false)
     }
 
     /// Continues the processes that [`pause`](Self::pause) has stopped.
-    pub(crate) fn go_on(paused: BTreeSet<Pid>) {
-        for pid in paused {
+    pub(crate) fn go_on(paused: Stopped) {
+        for pid in paused.pids {
             let _ = kill(pid, Signal::SIGCONT);
         }
     }
@@ -451,6 +462,14 @@ impl AsFd for Children {
 /// Time limit for a program to stop. It needs microseconds, but also a processor for them; a program that takes longer
 /// is killed and waited for.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The processes of a run that a pause has stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    pids: BTreeSet<Pid>,
+    /// Processor time of all of the run's processes when they had stopped.
+    ticks: Option<u64>,
+}
 
 /// Number of looks for processes that a pause must stop: a signal takes a moment to do so.
 const MAX_PAUSES: u32 = 200;

@@ -176,6 +176,19 @@ pub(crate) fn parent_of(pid: Pid) -> Option<i32> {
     read_stat(pid.as_raw(), |stat| stat.parent)
 }
 
+/// Processor time of a process and of its children that have ended, in ticks of the clock.
+pub(super) fn ticks_of(pid: Pid) -> Option<u64> {
+    read_stat(pid.as_raw(), |stat| stat.ticks)
+}
+
+/// Whether a thread of a process has neither stopped nor ended.
+pub(super) fn has_running_thread(pid: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| read_kernel_file(thread.path().join("stat").to_str()?))
+        .any(|stat| Stat::parse(&stat).is_some_and(|it| !matches!(it.state, "T" | "t" | "Z" | "X")))
+}
+
 /// The fields of `/proc/<pid>/stat` that the agent needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat<'a> {
