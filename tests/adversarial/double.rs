@@ -18,7 +18,7 @@ use backend::{
     Sandbox, Spec, Template, docker::Docker,
 };
 use bytes::Bytes;
-use config::Config;
+use config::{Config, Inputs};
 use futures::{FutureExt, future::BoxFuture};
 use link::Timing;
 use llm_sandbox::{
@@ -83,6 +83,7 @@ pub struct Asked {
     pub call: u32,
     pub kind: Kind,
     pub head: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 impl Agent {
@@ -106,8 +107,8 @@ impl Agent {
         let Prefix { call, kind, head_len, body_len } = Prefix::decode(prefix).unwrap();
         let mut rest = vec![0; head_len + body_len];
         self.stream.read_exact(&mut rest).await.ok()?;
-        rest.truncate(head_len);
-        Some(Asked { call, kind, head: rest })
+        let body = rest.split_off(head_len);
+        Some(Asked { call, kind, head: rest, body })
     }
 
     /// Sends bytes unchanged; returns false if the server has closed the stream.
@@ -202,6 +203,29 @@ impl Agent {
     pub async fn deaf(mut self) {
         self.hello().await;
         while self.any_asked().await.is_some() {}
+    }
+
+    /// Takes in everything that comes, and answers nothing, until the server closes the stream.
+    pub async fn deaf_from_now_on(mut self) -> Self {
+        while self.any_asked().await.is_some() {}
+        self
+    }
+
+    /// Sends bytes while it takes in everything that comes, and answers nothing. Returns false if the server has closed
+    /// the stream.
+    pub async fn exchange(&mut self, bytes: &[u8]) -> bool {
+        let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
+        let mut taken = [0; 4096];
+        let sending = writer.write_all(bytes);
+        tokio::pin!(sending);
+        loop {
+            tokio::select! {
+                sent = &mut sending => return sent.is_ok(),
+                read = reader.read(&mut taken) => if !read.is_ok_and(|len| len > 0) {
+                    return false;
+                }
+            }
+        }
     }
 
     /// Reports to the test how many bytes were sent.
@@ -323,6 +347,19 @@ impl Cast {
     /// A registry for at most `max_sessions` sessions with these sandboxes.
     pub fn sessions(&self, max_sessions: usize) -> Sessions {
         let config = Config { max_sessions, max_hibernated: 0, ..Config::default() };
+        Sessions::new(config, Arc::new(self.clone()), options())
+    }
+
+    /// A registry for two sessions whose code may list the upstream `api`, and call it if a person allows that.
+    pub fn with_an_upstream(&self) -> Sessions {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.yaml");
+        let yaml =
+            "upstreams: { api: { base_url: \"http://127.0.0.1:1\", private: true, ask: [get] } }";
+        std::fs::write(&file, yaml).unwrap();
+        let inputs = Inputs { file: Some(file), ..Inputs::default() };
+        let config = Config::load(&inputs).unwrap();
+        let config = Config { max_sessions: 2, max_hibernated: 0, ..config };
         Sessions::new(config, Arc::new(self.clone()), options())
     }
 

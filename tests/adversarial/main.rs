@@ -12,4 +12,5 @@ mod hostile_arguments;
 mod hostile_stream;
 mod lying_agent;
 mod lying_exports;
+mod lying_questions;
 mod slow_uploads;

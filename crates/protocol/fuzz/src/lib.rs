@@ -6,11 +6,11 @@ use std::{fmt, io};
 use protocol::{
     frame::{self, Frame, MAX_BODY, MAX_HEAD},
     message::{
-        Abandon, AgentHello, Call, CallInput, Carried, Contents, Empty, Export, ExportDone,
-        Failure, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import, ImportDone,
-        Inspect, InspectDone, Install, Kill, List, ListDone, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone, ServerHello,
-        Summarize, SummarizeDone, Summary, Warm, WarmDone,
+        Abandon, AgentHello, Answer, Ask, Call, CallInput, Carried, Contents, Empty, Export,
+        ExportDone, Failure, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import,
+        ImportDone, Inspect, InspectDone, Install, Kill, List, ListDone, Output, OutputDone, Pause,
+        Peek, PeekDone, PeerVersion, Ping, Pong, Put, PutDone, Reset, ResetDone, Run, RunDone,
+        ServerHello, Summarize, SummarizeDone, Summary, Warm, WarmDone, Withdraw,
     },
     resume::{Remember, Resume, Resumed},
 };
@@ -86,6 +86,10 @@ fn messages(frame: &Frame) -> usize {
         steady::<ImportDone>(head),
         steady::<Call>(head),
         steady::<Forget>(head),
+        steady::<Ask>(head),
+        steady::<Withdraw>(head),
+        steady::<Answer>(head),
+        steady::<Pause>(head),
         steady::<Kill>(head),
         steady::<Output>(head),
         steady::<OutputDone>(head),
