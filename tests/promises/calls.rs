@@ -48,20 +48,20 @@ fn settings(folder: &Path, more: &str) -> String {
 }
 
 /// The number of notes of this kind.
-fn noted(folder: &Path, kind: &str) -> usize {
+pub(super) fn noted(folder: &Path, kind: &str) -> usize {
     let names = fs::read_dir(folder.join("notes")).expect("a folder");
     names
         .filter(|name| name.as_ref().expect("read").file_name().to_string_lossy().starts_with(kind))
         .count()
 }
 
-async fn server(on: On, folder: &Path, more: &str, others: &[(&str, &str)]) -> Server {
+pub(super) async fn server(on: On, folder: &Path, more: &str, others: &[(&str, &str)]) -> Server {
     let file = settings(folder, more);
     Server::start_with(on, &[&[("SANDBOX_CONFIG_FILE", &*file)], others].concat()).await
 }
 
 /// A server over HTTP with the same settings, and two callers.
-async fn web(on: On, folder: &Path, more: &str) -> (Web, Caller, Caller) {
+pub(super) async fn web(on: On, folder: &Path, more: &str) -> (Web, Caller, Caller) {
     let file = settings(folder, more);
     Web::of_two(on, &[("SANDBOX_CONFIG_FILE", &file)]).await
 }
@@ -198,7 +198,7 @@ print(found)";
 }
 
 /// The lines of an upstream of which a person must allow each new contact.
-const ASKS: &str = "    ask: [create_*]\n";
+pub(super) const ASKS: &str = "    ask: [create_*]\n";
 
 /// A program that makes a contact, and then another.
 const TWO: &str = "import tools
@@ -206,7 +206,7 @@ print(tools.crm.create_contact(text='<b>1</b>'))
 print(tools.crm.create_contact(text='2'))";
 
 /// Waits until a call of a session's last run waits for a person.
-async fn waiting(caller: &Caller, session: &str) -> Value {
+pub(super) async fn waiting(caller: &Caller, session: &str) -> Value {
     let mut found = Value::Null;
     until("a call waits", async || {
         let seen = caller.send("GET", &format!("/sessions/{session}"), &[], &[]).await;
@@ -222,7 +222,12 @@ async fn waiting(caller: &Caller, session: &str) -> Value {
 }
 
 /// Decides on a call. Returns the status of the answer.
-async fn decide(caller: &Caller, session: &str, approval: &Value, decision: &str) -> u16 {
+pub(super) async fn decide(
+    caller: &Caller,
+    session: &str,
+    approval: &Value,
+    decision: &str,
+) -> u16 {
     let target = format!("/sessions/{session}/approvals/{}", text(&approval["approval_id"]));
     let body = json!({ "decision": decision }).to_string();
     let headers = [("Content-Type", "application/json")];
