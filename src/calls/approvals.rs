@@ -1,6 +1,6 @@
 //! Calls of which a person must decide: they wait here until somebody answers, and their run is paused meanwhile.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use model::{
@@ -26,7 +26,7 @@ pub(super) fn approval(prepared: &Prepared, asking: &Asking, within: Duration) -
     let mut shown: String = arguments.chars().take(MAX_ARGUMENTS).collect();
     if shown.len() < arguments.len() {
         let more = human_size((arguments.len() - shown.len()) as u64);
-        shown.push_str(&format!("\n[cut: {more} more are not shown]"));
+        let _ = write!(shown, "\n[cut: {more} more are not shown]");
     }
     let until = Timestamp::now().checked_add(within).unwrap_or(Timestamp::MAX);
     Approval {

@@ -58,7 +58,6 @@ const OK: &str = "ok";
 pub(crate) struct Calls {
     upstreams: Arc<Upstreams>,
     approvals: Approvals,
-    limits: Limits,
     /// The calls of each caller in the present minute.
     recent: Mutex<HashMap<Principal, (Instant, u32)>>,
     audit: Option<Audit>,
@@ -74,20 +73,25 @@ struct Limits {
     ask_timeout: Duration,
 }
 
+impl Limits {
+    /// The limits of a caller with these settings.
+    fn of(settings: &Config) -> Self {
+        Self {
+            calls: settings.calls_per_run,
+            at_once: settings.calls_at_once as usize,
+            bytes: settings.calls_bytes,
+            per_minute: settings.calls_per_minute,
+            ask_timeout: settings.call_ask_timeout,
+        }
+    }
+}
+
 impl Calls {
     /// The calls of a server with these settings; `None` if it has no upstreams.
     pub(crate) fn new(config: &Config, audit: Option<Audit>) -> Option<Arc<Self>> {
-        let limits = Limits {
-            calls: config.calls_per_run,
-            at_once: config.calls_at_once as usize,
-            bytes: config.calls_bytes,
-            per_minute: config.calls_per_minute,
-            ask_timeout: config.call_ask_timeout,
-        };
         Some(Arc::new(Self {
             upstreams: Upstreams::new(config)?,
             approvals: Approvals::default(),
-            limits,
             recent: Mutex::default(),
             audit,
         }))
@@ -103,11 +107,13 @@ impl Calls {
         if upstreams.is_empty() {
             return None;
         }
+        let limits = Limits::of(settings);
         Some(Arc::new(RunCalls {
             server: self.clone(),
             caller: caller.clone(),
             upstreams,
-            turns: Semaphore::new(self.limits.at_once),
+            limits,
+            turns: Semaphore::new(limits.at_once),
             used: Mutex::default(),
             granted: Granted::default(),
         }))
@@ -125,9 +131,9 @@ impl Calls {
     }
 
     /// Counts a call of a caller. Returns false if the caller has made too many in this minute.
-    fn admits(&self, caller: &Principal) -> bool {
+    fn admits(&self, caller: &Principal, per_minute: Option<NonZeroU32>) -> bool {
         const MINUTE: Duration = Duration::from_secs(60);
-        let Some(most) = self.limits.per_minute else { return true };
+        let Some(most) = per_minute else { return true };
         let (mut recent, now) = (self.recent.lock(), Instant::now());
         recent.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
         let (_, count) = recent.entry(caller.clone()).or_insert((now, 0));
@@ -155,6 +161,7 @@ pub struct RunCalls {
     server: Arc<Calls>,
     caller: Principal,
     upstreams: CallersUpstreams,
+    limits: Limits,
     turns: Semaphore,
     used: Mutex<Used>,
     /// Tools that a person has allowed for the run.
@@ -330,9 +337,9 @@ impl RunCalls {
         asking: &Asking,
         (decision, entry): (&mut Option<&'static str>, &mut Option<Entry>),
     ) -> Result<Bytes, CallError> {
-        let limits = self.server.limits;
+        let limits = self.limits;
         self.count_call()?;
-        if !self.server.admits(&self.caller) {
+        if !self.server.admits(&self.caller, limits.per_minute) {
             let most = limits.per_minute.map_or(0, NonZeroU32::get);
             return Err(limit(format!("more than {most} calls in a minute; wait a little")));
         }
@@ -356,7 +363,7 @@ impl RunCalls {
     }
 
     fn count_call(&self) -> Result<(), CallError> {
-        let most = self.server.limits.calls;
+        let most = self.limits.calls;
         let mut used = self.used.lock();
         used.calls = used.calls.saturating_add(1);
         if used.calls > most {
@@ -366,7 +373,7 @@ impl RunCalls {
     }
 
     fn use_bytes(&self, bytes: u64) -> Result<(), CallError> {
-        let most = self.server.limits.bytes;
+        let most = self.limits.bytes;
         let mut used = self.used.lock();
         used.bytes = used.bytes.saturating_add(bytes);
         if used.bytes > most {
@@ -390,7 +397,7 @@ impl RunCalls {
         if asking.granted.has(&tool) {
             return Ok("allowed for the session");
         }
-        let within = self.server.limits.ask_timeout;
+        let within = self.limits.ask_timeout;
         let approval = Arc::new(approval(prepared, asking, within));
         let lost = |_| CallError::new(CallErrorKind::Cancelled, "the run has ended");
         asking.link.pause(number).await.map_err(lost)?;

@@ -89,7 +89,6 @@ async fn ask(call: &Call, approval: &Approval) -> Option<Decision> {
                 "title": "May the call be made?",
                 "enum": ["once", "run", "session", "deny"],
                 "enumNames": ["Once", "For this run", "For this session", "No"],
-                "default": "once",
             },
         },
         "required": ["decision"],
@@ -105,8 +104,8 @@ fn decided(ElicitResult { action, content, .. }: ElicitResult) -> Option<Decisio
     match action {
         ElicitationAction::Accept => {
             let decision = content.as_ref().and_then(|content| content.get("decision")).cloned();
-            // A form that was sent without a choice allows this call.
-            decision.map_or(Some(Decision::Once), |it| serde_json::from_value(it).ok())
+            // A form without a choice decides nothing.
+            serde_json::from_value(decision?).ok()
         }
         ElicitationAction::Decline => Some(Decision::Deny),
         _ => None,

@@ -141,7 +141,7 @@ impl Told {
 }
 
 /// The message that a call waits for a person, and where that person decides.
-fn waiting(call: &Call, Approval { session, upstream, tool, .. }: &Approval) -> String {
+pub(super) fn waiting(call: &Call, Approval { session, upstream, tool, .. }: &Approval) -> String {
     let page = call.services.links(session).map(|(urls, session)| urls.page(session));
     let page = page.map(|url| format!(": {url}")).unwrap_or_default();
     format!("waiting for a person to allow {upstream}.{tool}{page}")

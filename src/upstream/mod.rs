@@ -91,6 +91,11 @@ pub struct Health {
 }
 
 impl Upstreams {
+    /// Kills the processes of upstreams, at the end of the server.
+    pub fn end() {
+        mcp::kill_all();
+    }
+
     /// The upstreams of the settings; `None` if there are none. Nothing is started or connected yet.
     pub fn new(config: &Config) -> Option<Arc<Self>> {
         if config.upstreams.is_empty() {

@@ -5,6 +5,8 @@
 //! | `ask`, whatever else | a person is asked | a person is asked |
 //! | `allow` | may be called | may be called |
 //! | neither | may be called | may not |
+//!
+//! Case does not matter in patterns, nor whether a name has `-` or `_`.
 
 use config::upstreams::{Pattern, Upstream as Settings};
 use model::UpstreamName;
@@ -33,7 +35,8 @@ impl<'a> Rights<'a> {
 
     /// The verdict on a tool; `None` if it may not be called.
     pub(super) fn verdict(&self, tool: &Tool) -> Option<Verdict> {
-        let has = |patterns: &[Pattern]| patterns.iter().any(|it| it.matches(&tool.name));
+        let name = folded(&tool.name);
+        let has = |patterns: &[Pattern]| patterns.iter().any(|it| it.folded().matches(&name));
         if has(self.ask) {
             Some(Verdict::Ask)
         } else if tool.read_only || has(self.allow) {
@@ -42,6 +45,11 @@ impl<'a> Rights<'a> {
             None
         }
     }
+}
+
+/// A name as patterns see it: code and people write `get_sum` for `get-sum`, and `GET` for `get`.
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace('-', "_")
 }
 
 /// The error about a tool that may not be called.

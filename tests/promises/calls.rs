@@ -303,3 +303,56 @@ async fn a_run_that_ends_takes_its_calls_with_it(on: On) {
     assert_eq!(server.call("cancel_execution", cancel).await.ok()["status"], "cancelled");
     until("the call is cancelled", async || noted(folder.path(), "cancelled") == 1).await;
 }
+
+/// Two callers, of whom one has a policy.
+const TEAM: &str = "policies:
+  few: { calls: { max_per_run: 2 } }
+callers:
+  - { name: ann, token: secret-ann }
+  - { name: ben, token: secret-ben, policy: few }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_narrows_the_calls_of_its_callers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = settings(folder.path(), TEAM);
+    let server = Web::start(On::Local, &[("SANDBOX_CONFIG_FILE", &file)]).await;
+    let code = "import tools\ndone = 0\ntry:\n  for _ in range(5): tools.crm.echo(text='x'); done += 1\n\
+                except tools.ToolError as error: print(error.kind)\nprint(done)";
+    for (token, printed) in [("secret-ann", "5\n"), ("secret-ben", "limit\n2\n")] {
+        let ran = server.caller(Some(token)).call("run_python", json!({ "code": code })).await.ok();
+        assert_eq!(ran["stdout"], printed, "{ran}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patterns_find_a_tool_however_its_name_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, _) = web(On::Local, folder.path(), "    ask: [Create-Contact]\n").await;
+    let id = name("pattern");
+    let arguments = json!({ "session_id": id, "code": TWO, "background": true });
+    let run = alice.call("run_python", arguments).await.ok()["run_id"].clone();
+    waiting(&alice, &id).await;
+    let wanted = json!({ "execution_id": run, "wait_s": 0 });
+    let seen = alice.call("get_execution_result", wanted).await.ok();
+    let note = text(&seen["notes"][0]);
+    assert!(note.contains("waiting for a person to allow crm.create_contact: http"), "{seen}");
+    alice.call("cancel_execution", json!({ "execution_id": run })).await.ok();
+}
+
+/// Whether a process with this number exists.
+fn lives(pid: &Value) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_processes_of_upstreams_end_with_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = server(On::Local, folder.path(), "", &[]).await;
+    let code = "import json, tools\nprint(json.dumps(tools.crm.child()))";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    let pids: Value = serde_json::from_str(text(&ran["stdout"])).expect("JSON");
+    assert!(lives(&pids[0]) && lives(&pids[1]), "{pids}");
+    server.close_input();
+    until("they end", async || !lives(&pids[0]) && !lives(&pids[1])).await;
+}

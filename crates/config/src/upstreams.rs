@@ -46,6 +46,12 @@ impl fmt::Debug for Hidden {
 pub struct Pattern(pub(super) String);
 
 impl Pattern {
+    /// The same pattern for names in lower case with `_` instead of `-`.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        Self(self.0.to_lowercase().replace('-', "_"))
+    }
+
     /// Whether a text has this form.
     pub fn matches(&self, text: &str) -> bool {
         let mut parts = self.0.split('*');

@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 const MAX_NAME: usize = 32;
 
 /// Names that the module in a sandbox uses itself.
-const RESERVED: [&str; 2] = ["http", "search"];
+const RESERVED: [&str; 5] = ["aio", "http", "list", "search", "upstream"];
 
 /// The name of an upstream, which is an identifier in code: up to 32 of `a` to `z`, `0` to `9` and `_`; the first is a
 /// letter.
@@ -16,7 +16,7 @@ pub struct UpstreamName(String);
 /// A text that is not the name of an upstream. The message is a predicate, to follow the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "is no name of an upstream: 1 to {MAX_NAME} of a to z, 0 to 9 and _, the first a letter, and neither http nor search"
+    "is no name of an upstream: 1 to {MAX_NAME} of a to z, 0 to 9 and _, the first a letter, and none of aio, http, list, search, upstream"
 )]
 pub struct InvalidUpstreamName;
 
@@ -56,7 +56,20 @@ mod tests {
         for good in ["a", "crm", "crm_2", &"x".repeat(32)] {
             assert_eq!(good.parse::<UpstreamName>().map(|it| it.to_string()), Ok(good.into()));
         }
-        for bad in ["", "_a", "2a", "A", "a-b", "a.b", "é", "http", "search", &"x".repeat(33)] {
+        for bad in [
+            "",
+            "_a",
+            "2a",
+            "A",
+            "a-b",
+            "a.b",
+            "é",
+            "http",
+            "search",
+            "aio",
+            "list",
+            &"x".repeat(33),
+        ] {
             assert_eq!(bad.parse::<UpstreamName>(), Err(InvalidUpstreamName), "{bad:?}");
         }
     }

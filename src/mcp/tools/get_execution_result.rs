@@ -98,7 +98,7 @@ impl Tool for GetExecutionResult {
                 return Ok(result.into());
             }
             Execution::Unbegun(id) => unbegun(id.as_ref(), &execution_id),
-            Execution::Running(id, run) => in_progress(id.as_str(), &run),
+            Execution::Running(id, run) => in_progress(call, id.as_str(), &run),
             Execution::Recorded(id, run) => return Ok(recorded(call, &id, &run).await.into()),
             Execution::SessionEnded => without_run(
                 "session_ended",
@@ -137,16 +137,20 @@ fn unbegun(session: Option<&SessionId>, run_id: &str) -> Value {
     result
 }
 
-fn in_progress(session: &str, run: &PastRun) -> Value {
+fn in_progress(call: &Call, session: &str, run: &PastRun) -> Value {
     let [stdout, stderr] = &run.newest;
-    json!({
+    let mut shown = json!({
         "session_id": session,
         "run_id": run.run_id.as_str(),
         "status": RUNNING,
         "running_s": Timestamp::now().duration_since(run.begun).as_secs().max(0),
         "stdout": stdout,
         "stderr": stderr,
-    })
+    });
+    if let Some(approval) = run.approvals.first() {
+        shown["notes"] = json!([format!("The run is {}", running::waiting(call, approval))]);
+    }
+    shown
 }
 
 /// The result of a run of which only the record is stored: as the call would have had it, without notes on the session.

@@ -18,6 +18,8 @@ mod lines;
 mod open;
 mod process;
 
+pub(super) use self::process::kill_all;
+
 use std::{
     borrow::Cow,
     fmt,

@@ -43,6 +43,16 @@ const MAX_LOG_LINES: u32 = 60;
 /// Lines in a row that are no messages, after which a server is taken for no server of MCP.
 const MAX_STRAY: u32 = 1000;
 
+/// The groups of all processes, which end with the server even if nothing is dropped.
+static GROUPS: parking_lot::Mutex<Vec<Pid>> = parking_lot::Mutex::new(vec![]);
+
+/// Kills the processes of all upstreams.
+pub(in crate::upstream) fn kill_all() {
+    for group in std::mem::take(&mut *GROUPS.lock()) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
 /// A process with its group. When this is dropped, the whole group is killed.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -67,6 +77,7 @@ pub(super) fn start(settings: &Settings) -> Result<(Process, Pipes), String> {
     let spawned = program.process_group(0).kill_on_drop(true).spawn();
     let mut child = spawned.map_err(|error| format!("{command} cannot be started: {error}"))?;
     let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    GROUPS.lock().extend(group);
     limit(group);
     let stdin = child.stdin.take().expect("piped above");
     let stdout = child.stdout.take().expect("piped above");
@@ -139,6 +150,7 @@ impl Process {
     /// Kills what is left of the group.
     fn kill(&mut self) {
         if let Some(group) = self.group.take() {
+            GROUPS.lock().retain(|other| *other != group);
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
