@@ -22,12 +22,14 @@ const MAX_VALUE: usize = 900_000;
 /// # Errors
 /// If the value is too large.
 pub(super) fn of_value(value: &Value) -> Result<Bytes, CallError> {
-    let answer = json!({ "value": value }).to_string();
+    bounded(&json!({ "value": value }), "the list is too long; use tools.search()")
+}
+
+/// The answer as bytes. A longer one would break the protocol, and so end the session.
+fn bounded(answer: &Value, why: &str) -> Result<Bytes, CallError> {
+    let answer = answer.to_string();
     if answer.len() > MAX_ASK {
-        return Err(CallError::new(
-            CallErrorKind::Limit,
-            "the list is too long; use tools.search()",
-        ));
+        return Err(CallError::new(CallErrorKind::Limit, why));
     }
     Ok(answer.into())
 }
@@ -40,7 +42,7 @@ pub(super) fn of_error(error: &CallError) -> Bytes {
 /// The answer with a call's items. Those that are files are written to the data area before.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a file cannot be written, or there are too many items.
 pub(super) async fn of_items(
     items: Vec<Item>,
     name: &str,
@@ -74,7 +76,7 @@ pub(super) async fn of_items(
         });
         rendered.push(json!({ "file": file }));
     }
-    Ok(json!({ "items": rendered }).to_string().into())
+    bounded(&json!({ "items": rendered }), "the answer has too many parts; ask for less of it")
 }
 
 /// The path of a result's file: its tool, and what makes it unique.
@@ -126,5 +128,19 @@ async fn write(link: &Link, path: &DataPath, data: Bytes) -> Result<(), CallErro
         if last {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_many_small_parts_is_refused_before_it_breaks_the_protocol() {
+        let parts = |count| json!({ "items": vec![json!({ "value": "x" }); count] });
+        let few = bounded(&parts(1000), "why").map(|answer| answer.len() < MAX_ASK);
+        assert_eq!(few, Ok(true));
+        let many = bounded(&parts(100_000), "why").map_err(|error| error.kind);
+        assert_eq!(many, Err(CallErrorKind::Limit));
     }
 }
