@@ -22,7 +22,7 @@ import company
 HERE = Path(__file__).resolve().parent
 ANALYSIS = (HERE / "analysis.py").read_text(encoding="utf-8")
 
-# What a model asks before it writes the analysis.
+# Code by which a model finds the tools before it writes the analysis.
 LOOK = """import tools
 print(tools.search("read text file", 2), tools.search("sql query", 2), tools.search("open nodes", 2), sep="\\n")
 print(tools.briefs.list_directory("2026-q2")["content"][:60], tools.finance.read_query("SELECT sql FROM sqlite_master"))

@@ -117,7 +117,7 @@ pub enum CallErrorKind {
     InvalidArguments,
     /// A person did not allow the call.
     Denied,
-    /// Nobody decided in time.
+    /// The time for a person to decide has passed.
     Unanswered,
     /// A limit is reached: calls, bytes, parallel calls, or calls a minute.
     Limit,

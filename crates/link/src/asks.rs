@@ -29,7 +29,7 @@ const MAX_ANSWERS: usize = 4 * MAX_ASKS;
 pub enum Asked {
     /// A program asks.
     Question(Question),
-    /// Nobody waits for the answer to the question with this number any more.
+    /// The question with this number needs no answer any more.
     Withdrawn(u32),
 }
 

@@ -205,7 +205,7 @@ def _ask(request, canceller=None):
 
 # --- names and lists ------------------------------------------------------------------------------------------
 
-# What the server has told: the upstreams, and the tools of each by their names.
+# Lists that the server has sent: the upstreams, and the tools of each by their names.
 _known = {}
 
 
