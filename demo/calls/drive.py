@@ -24,10 +24,10 @@ ANALYSIS = (HERE / "analysis.py").read_text(encoding="utf-8")
 
 # Code by which a model finds the tools before it writes the analysis.
 LOOK = """import tools
-print(tools.search("read text file", 2), tools.search("sql query", 2), tools.search("open nodes", 2), sep="\\n")
+for words in "read text file", "sql query", "open nodes": print(tools.search(words, 1))
 print(tools.briefs.list_directory("2026-q2")["content"][:60], tools.finance.read_query("SELECT sql FROM sqlite_master"))
 print(tools.briefs.read_text_file("2026-q2/email_newsletter.md")["content"][:130])
-print(tools.people.open_nodes(["Email team"])["entities"])"""
+print(str(tools.people.open_nodes(["Email team"]))[:150])"""
 # The analysis by a model that has called the tools itself: it has to write down what they have answered.
 RETYPED = f"""import io, pandas as pd
 

@@ -18,6 +18,7 @@ UPSTREAMS = [
     {"name": "crm", "description": "Customers", "kind": "mcp"},
     {"name": "my-files", "description": "Files", "kind": "mcp"},
     {"name": "weather", "description": "The weather", "kind": "http"},
+    {"name": "wiki", "description": "Pages", "kind": "mcp", "unavailable": "wiki: its process has ended"},
 ]
 PATH = {
     "type": "object",
@@ -51,7 +52,12 @@ TOOLS = {
         ),
         tool("listContacts", {"cursor": TEXT, "pageSize": NUMBER}),
         tool("search-deals", {"a": TEXT, "b": NUMBER}, ["a", "b"]),
-        tool("import", {"data": {}}, ["data"]),
+        tool(
+            "import",
+            {"data": {}, **{f"option_{n}": {"type": ["array", "null"], "items": TEXT} for n in range(20)}},
+            ["data"],
+            "Imports records " + "of several kinds " * 20,
+        ),
         tool("delete_all", rights="ask"),
         tool("secret", rights="denied"),
         tool("echo", {"value": {}}, ["value"]),
@@ -136,7 +142,8 @@ class Broker:
 
         op, upstream = request["op"], request.get("upstream")
         if op == "list":
-            return {"value": [{**one, "tools": len(TOOLS[one["name"]])} for one in UPSTREAMS]}
+            counts = {name: {"tools": len(all)} for name, all in TOOLS.items()}
+            return {"value": [{**one, **counts.get(one["name"], {})} for one in UPSTREAMS]}
         if op == "search":
             found = [(name, one) for name, all in TOOLS.items() for one in all if request["query"] in one["name"]]
             lines = [{"upstream": name, "name": one["name"], "description": one["description"].partition("\n")[0]} for name, one in found]

@@ -44,13 +44,13 @@ test('services over HTTP are upstreams', async () => {
 
 test('arguments are checked before the call', async () => {
   for (const [words, act] of [
-    [/needs 'query': search_contacts\({ query, limit\?, sort\?, from\? }\)/, () => tools.crm.searchContacts({})],
+    [/needs 'query': search_contacts\({ query: string, limit\?: integer, sort\?/, () => tools.crm.searchContacts({})],
     [/no argument 'qurey'; did you mean 'query'\?/, () => tools.crm.searchContacts({ qurey: 'x' })],
     [/'limit' of type integer, not "5"/, () => tools.crm.searchContacts({ query: 'x', limit: '5' })],
     [/as one of "name", "newest", not "newst"/, () => tools.crm.searchContacts({ query: 'x', sort: 'newst' })],
-    [/takes one object: search-deals\({ a, b }\)/, () => tools.crm.searchDeals('x', 1)],
+    [/takes one object: search-deals\({ a: string, b: integer }\)/, () => tools.crm.searchDeals('x', 1)],
     [/no tool 'serchContacts'; did you mean 'searchContacts'/, () => tools.crm.serchContacts({ query: 'x' })],
-    [/no upstream 'salesforce'; there are: crm, myFiles, weather/, () => tools.salesforce.x()],
+    [/no upstream 'salesforce'; there are: crm, myFiles, weather, wiki/, () => tools.salesforce.x()],
     [/at most 1000000/, () => tools.crm.echo({ value: 'x'.repeat(1_000_001) })],
   ]) {
     await assert.rejects(act, words);
@@ -89,6 +89,8 @@ test('pages follow the cursor of the answers', async () => {
   const ids = [];
   for await (const page of tools.crm.listContacts.pages({ pageSize: 1 })) ids.push(page.contacts[0].id);
   assert.deepEqual(ids, [0, 1, 2]);
+  for await (const page of tools.crm.listContacts.pages()) ids.push(page.contacts.length);
+  assert.deepEqual(ids, [0, 1, 2, 2, 2, 2]);
 });
 
 test('several items are an array, none is null, and files have contents', async () => {
@@ -102,10 +104,16 @@ test('several items are an array, none is null, and files have contents', async 
 });
 
 test('search, list and help are lines', async () => {
-  assert.equal(`${await tools.search('contacts')}`, 'tools.crm.searchContacts  Finds contacts.');
+  const found = await tools.search('contacts');
+  const line = 'tools.crm.searchContacts({ query: string, limit?: integer, sort?: "name"|"newest", from?: string })  Finds contacts.';
+  assert.equal(`${found}`, line);
+  for (const shown of [found, found[0]]) assert.equal(inspect(shown), line);
+  assert.equal(JSON.parse(JSON.stringify(found))[0].upstream, 'crm');
+  assert.match(`${await tools.search('import')}`, /import\({ data, option_0\?: string\[\],.*, … }\) {2}Imports records .* (several|kinds|of)…$/);
+  assert.equal((await tools.list())[3].toString(), 'tools.wiki [unavailable: wiki: its process has ended]  Pages');
   assert.match(inspect(await tools.list()), /^tools\.crm \(15 tools\)  Customers\n/);
   const lines = `${await tools.list('crm')}`.split('\n');
-  assert.equal(lines[0], 'tools.crm.searchContacts({ query, limit?, sort?, from? })  Finds contacts.');
+  assert.equal(lines[0], line);
   assert.ok(lines.includes('tools.crm.deleteAll() [a person is asked]'), lines);
   const help = await tools.crm.searchContacts.help();
   for (const line of ['Best first.', 'query (string, required): words of the name', 'sort (string): one of "name", "newest".']) {
@@ -133,6 +141,14 @@ test('a program can have a variable of its own with that name, and loads nothing
   const code = 'console.log(process.moduleLoadList.includes("NativeModule net"), Object.keys(require.cache).length); tools = 5; console.log(tools)';
   const ended = program(code);
   assert.equal(ended.stdout, 'false 1\n5\n', ended.stderr);
+});
+
+test('a worker thread and a child process have the tools if they load them', () => {
+  const call = `require(${JSON.stringify(module)}); tools.crm.echo({ value: 1 }).then(console.log)`;
+  const child = `require('node:child_process').spawnSync(process.execPath, ['-e', ${JSON.stringify(call)}], { stdio: 'inherit' });`;
+  const worker = `new (require('node:worker_threads').Worker)(${JSON.stringify(call)}, { eval: true, execArgv: [] });`;
+  const ended = program(`${child} ${worker}`);
+  assert.equal(ended.stdout, '1\n1\n', ended.stderr);
 });
 
 test('without calls the module says so when it is used', () => {

@@ -122,6 +122,7 @@ class Calls(Case):
     def test_pages_follow_the_cursor_of_the_answers(self):
         pages = [*self.tools.crm.listContacts.pages(pageSize=1)]
         self.assertEqual([page["contacts"][0]["id"] for page in pages], [0, 1, 2])
+        self.assertEqual([*self.tools.crm.listContacts.pages({"pageSize": 1})], pages)
         with self.assertRaisesRegex(TypeError, "no argument for a cursor"):
             next(self.tools.crm.search_contacts.pages(query="x"))
 
@@ -134,12 +135,15 @@ class Checks(Case):
 
     def test_arguments_are_checked_before_the_call(self):
         crm = self.tools.crm
-        self.refused(TypeError, r"needs 'query': search_contacts\(query, \*, limit=20", lambda: crm.search_contacts())
+        self.refused(TypeError, r"needs 'query': search_contacts\(query: str, \*, limit=20", lambda: crm.search_contacts())
         self.refused(TypeError, r"no argument 'qurey'; did you mean 'query'\?", lambda: crm.search_contacts(qurey="x"))
         self.refused(TypeError, r"takes 'limit' of type integer, not str '5'", lambda: crm.search_contacts("x", limit="5"))
         self.refused(TypeError, r"takes 'limit' of type integer, not bool", lambda: crm.search_contacts("x", limit=True))
         self.refused(ValueError, r"one of 'name', 'newest', not 'newst'; did you mean", lambda: crm.search_contacts("x", sort="newst"))
         self.refused(TypeError, r"by name: search-deals\(a=\.\.\., b=\.\.\.\)", lambda: crm.search_deals("x", 1))
+        post = self.tools.weather.post
+        wanted = r"post\(\) takes only 'path' without its name; write params=\.\.\. or headers=\.\.\. or json=\.\.\.$"
+        self.refused(TypeError, wanted, lambda: post("/v1/x", {"a": 1}))
         self.refused(TypeError, r"twice", lambda: crm.search_contacts("x", query="y"))
 
     def test_none_stands_for_an_argument_that_is_not_given(self):
@@ -148,7 +152,7 @@ class Checks(Case):
 
     def test_unknown_names_suggest_others(self):
         self.refused(self.tools.UnknownTool, "did you mean 'search_contacts'", lambda: self.tools.crm.serch_contacts("x"))
-        self.refused(self.tools.UnknownUpstream, "there are: crm, my_files, weather", lambda: self.tools.salesforce.x())
+        self.refused(self.tools.UnknownUpstream, "there are: crm, my_files, weather, wiki", lambda: self.tools.salesforce.x())
         self.refused(TypeError, "call one of its tools", lambda: self.tools.crm("x"))
 
     def test_arguments_that_are_too_long_are_not_sent(self):
@@ -278,15 +282,30 @@ class Discovery(Case):
     def test_search_returns_a_line_for_each_tool(self):
         found = self.tools.search("contacts")
         self.assertEqual(found[0]["upstream"], "crm")
-        self.assertEqual(repr(found).splitlines(), ["tools.crm.search_contacts  Finds contacts."])
+        line = "tools.crm.search_contacts(query: str, *, limit=20, sort: 'name'|'newest'=…, from_: str=…)  Finds contacts."
+        self.assertEqual((repr(found), repr(found[0])), (line, line))
         self.assertEqual(repr(self.tools.search("zebra")), "nothing found")
+
+    def test_a_call_after_a_search_asks_for_no_list_again(self):
+        self.tools.search("contacts")
+        self.tools.crm.search_contacts("x")
+        self.assertEqual([request["op"] for request in self.broker.requests], ["search", "tools", "list", "call"])
+
+    def test_lines_are_cut_after_a_word_and_after_some_arguments(self):
+        (line,) = repr(self.tools.search("import")).splitlines()
+        start, _, description = line.partition(")  ")
+        self.assertIn("import_(data, *, option_0: list[str]=…, option_1: list[str]=…", start)
+        self.assertTrue(start.endswith("=…, …"), start)
+        self.assertRegex(description, "^Imports records .* (kinds|several|of)…$")
+        self.assertLess(len(description), 102)
 
     def test_list_has_upstreams_and_their_tools(self):
         self.assertEqual(repr(self.tools.list()).splitlines()[0], "tools.crm (15 tools)  Customers")
+        self.assertIn("tools.wiki [unavailable: wiki: its process has ended]  Pages", repr(self.tools.list()).splitlines())
         lines = repr(self.tools.list("crm")).splitlines()
-        self.assertEqual(lines[0], "tools.crm.search_contacts(query, *, limit=20, sort=None, from_=None)  Finds contacts.")
-        self.assertIn("tools.crm.delete_all(**more) [a person is asked]", lines)
-        self.assertIn("tools.crm.secret(**more) [not allowed]", lines)
+        self.assertEqual(lines[0], repr(self.tools.search("contacts")))
+        self.assertIn("tools.crm.delete_all() [a person is asked]", lines)
+        self.assertIn("tools.crm.secret() [not allowed]", lines)
         self.assertEqual(len(self.tools.list("my_files")), 3)
 
     def test_dir_lists_names_that_can_be_used(self):
@@ -308,7 +327,14 @@ class Discovery(Case):
         text = io.StringIO()
         pydoc.Helper(output=text).help(self.tools.crm)
         self.assertIn("Customers", text.getvalue())
-        self.assertIn("tools.crm.search_deals(*, a, b)", text.getvalue())
+        self.assertIn("tools.crm.search_deals(*, a: str, b: int)", text.getvalue())
+
+    def test_help_on_the_module_fits_on_a_screen(self):
+        text = io.StringIO()
+        pydoc.Helper(output=text).help(self.tools)
+        lines = text.getvalue().splitlines()
+        self.assertLess(len(lines), 31, text.getvalue())
+        self.assertIn("tools.search", text.getvalue())
 
     def test_signatures_can_be_inspected(self):
         signature = inspect.signature(self.tools.crm.search_contacts)

@@ -13,6 +13,7 @@
 //! not made, because the command is wrong.
 
 use std::{
+    collections::HashMap,
     fmt::Write as _,
     io::{self, Read, Write},
     os::{
@@ -34,6 +35,10 @@ const SOCKET: (&str, &str) = ("SANDBOX_TOOLS", "llm-sandbox-tools");
 
 /// Maximum length of a request and of an answer, in bytes.
 const MAX_BYTES: usize = 1_000_000;
+
+/// Maximum length of a description in a list, in characters, and number of arguments of a tool there.
+const MAX_LINE: usize = 100;
+const MAX_ARGUMENTS: usize = 8;
 
 const NOT_ENABLED: &str = "calls out of this sandbox are not enabled: its operator has connected no tools (setting `upstreams`)";
 
@@ -95,12 +100,10 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
 fn carry_out(args: &[String]) -> Result<String, Failed> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match *args {
-        ["--list"] => list(&json!({ "op": "list" })),
-        ["--search", ref words @ ..] if !words.is_empty() => {
-            list(&json!({ "op": "search", "query": words.join(" "), "limit": 20 }))
-        }
+        ["--list"] => Ok(lines(&entries(&json!({ "op": "list" }))?, "")),
+        ["--search", ref words @ ..] if !words.is_empty() => search(&words.join(" ")),
         ["--list", upstream] | [upstream, "--help" | "--list"] if !upstream.starts_with('-') => {
-            list(&tools(upstream))
+            Ok(lines(&entries(&tools(upstream))?, upstream))
         }
         [upstream, tool, "--help"] => help(upstream, tool),
         [upstream, tool] if !upstream.starts_with('-') => call(upstream, tool, "{}"),
@@ -141,29 +144,75 @@ fn call(upstream: &str, tool: &str, arguments: &str) -> Result<String, Failed> {
     Ok(lines.map(|line| if line.ends_with('\n') { line } else { line + "\n" }).collect())
 }
 
-/// A line for each upstream or tool.
-fn list(request: &Value) -> Result<String, Failed> {
-    let mut lines = String::new();
-    for entry in entries(request)? {
-        let word = |name: &str| entry[name].as_str().unwrap_or_default();
-        let upstream =
-            if word("upstream").is_empty() { &request["upstream"] } else { &entry["upstream"] };
-        if let Some(upstream) = upstream.as_str() {
-            let _ = write!(lines, "{upstream} ");
+/// The tools that have to do with something. What each takes is in the list of its upstream.
+fn search(words: &str) -> Result<String, Failed> {
+    let mut found = entries(&json!({ "op": "search", "query": words, "limit": 20 }))?;
+    let mut known = HashMap::new();
+    for entry in &mut found {
+        let Some(upstream) = entry["upstream"].as_str().map(str::to_owned) else { continue };
+        let listed = known
+            .entry(upstream.clone())
+            .or_insert_with(|| entries(&tools(&upstream)).unwrap_or_default());
+        if let Some(full) = listed.iter().find(|full| full["name"] == entry["name"]) {
+            *entry = full.clone();
+            entry["upstream"] = upstream.into();
         }
-        let _ = write!(lines, "{}", word("name"));
+    }
+    Ok(lines(&found, ""))
+}
+
+/// A line for each upstream or tool; `upstream` has the tools that do not name theirs.
+fn lines(entries: &[Value], upstream: &str) -> String {
+    let mut lines = String::new();
+    for entry in entries {
+        let word = |name: &str| entry[name].as_str().unwrap_or_default();
+        let upstream = entry["upstream"].as_str().unwrap_or(upstream);
+        let space = if upstream.is_empty() { "" } else { " " };
+        let _ = write!(lines, "{upstream}{space}{}{}", word("name"), usage(&entry["input_schema"]));
         if let Some(count) = entry["tools"].as_u64() {
             let _ = write!(lines, " ({count} tools)");
         }
-        lines.push_str(match word("rights") {
-            "ask" => " [a person is asked]",
-            "denied" => " [not allowed]",
-            _ => "",
-        });
-        let first = word("description").trim().lines().next().unwrap_or_default();
+        match (entry["unavailable"].as_str(), word("rights")) {
+            (Some(why), _) => {
+                let _ = write!(lines, " [unavailable: {}]", cut(why));
+            }
+            (None, "ask") => lines.push_str(" [a person is asked]"),
+            (None, "denied") => lines.push_str(" [not allowed]"),
+            _ => {}
+        }
+        let first = cut(word("description"));
         let _ = writeln!(lines, "{}{first}", if first.is_empty() { "" } else { "  " });
     }
-    Ok(lines)
+    lines
+}
+
+/// The arguments of a tool, those that it needs first; of many optional ones not all.
+fn usage(schema: &Value) -> String {
+    let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
+    let properties = schema["properties"].as_object();
+    let (needed, optional): (Vec<_>, Vec<_>) = properties
+        .into_iter()
+        .flatten()
+        .partition(|(name, _)| required.iter().any(|each| each == name.as_str()));
+    let most = MAX_ARGUMENTS.saturating_sub(needed.len());
+    let is_cut = optional.len() > most;
+    let mut shown = vec![];
+    for (mark, arguments) in [("", &needed[..]), ("?", &optional[..most.min(optional.len())])] {
+        shown.extend(arguments.iter().map(|(name, property)| match property["type"].as_str() {
+            Some(kind) => format!("{name}{mark}: {kind}"),
+            None => format!("{name}{mark}"),
+        }));
+    }
+    shown.extend(is_cut.then(|| "…".to_owned()));
+    if shown.is_empty() { String::new() } else { format!(" {{ {} }}", shown.join(", ")) }
+}
+
+/// The first line of a text; of a long one the first words.
+fn cut(text: &str) -> String {
+    let line = text.trim().lines().next().unwrap_or_default().trim_end();
+    let Some((end, _)) = line.char_indices().nth(MAX_LINE) else { return line.to_owned() };
+    let words = line[..end].rfind(' ').map_or(&line[..end], |space| &line[..space]);
+    format!("{}…", words.trim_end_matches([' ', ',', ';', ':', '.']))
 }
 
 fn help(upstream: &str, tool: &str) -> Result<String, Failed> {

@@ -87,11 +87,18 @@ fn the_command_tool_calls_tools() {
     assert_eq!(printed(&["crm", "nothing"]), "");
     assert_eq!(
         printed(&["--list"]),
-        "crm (15 tools)  Customers\nmy-files (3 tools)  Files\nweather (2 tools)  The weather\n"
+        "crm (15 tools)  Customers\nmy-files (3 tools)  Files\nweather (2 tools)  The weather\n\
+         wiki [unavailable: wiki: its process has ended]  Pages\n"
     );
-    assert_eq!(printed(&["--search", "contacts"]), "crm search_contacts  Finds contacts.\n");
+    let search_contacts = "crm search_contacts { query: string, from?, limit?: integer, sort?: string }  \
+                           Finds contacts.\n";
+    assert_eq!(printed(&["--search", "contacts"]), search_contacts);
+    let import = printed(&["--search", "import"]);
+    assert!(import.starts_with("crm import { data, option_0?, option_1?, "), "{import}");
+    let (_, description) = import.split_once(", … }  Imports records of several").unwrap();
+    assert!(description.ends_with("several…\n") && description.len() < 100, "{import}");
     let tools = printed(&["crm", "--help"]);
-    assert!(tools.starts_with("crm search_contacts  Finds contacts.\n"), "{tools}");
+    assert!(tools.starts_with(search_contacts), "{tools}");
     assert!(tools.contains("\ncrm delete_all [a person is asked]\n"), "{tools}");
     assert_eq!(
         printed(&["crm", "search_contacts", "--help"]),

@@ -29,6 +29,8 @@
   const DEPTH = 2;
   const MOST = 100;
   const WIDTH = 72;
+  // The name of the function by which a value says how it is shown, as in Node.
+  const CUSTOM = Symbol.for('nodejs.util.inspect.custom');
   const isName = (key) => /^[A-Za-z_$][\w$]*$/.test(key);
   const quote = (text) => {
     const plain = stringify(text).slice(1, -1).replace(/\\"/g, '"');
@@ -61,6 +63,11 @@
     }
     if (value === null) return 'null';
     if (seen.includes(value)) return '[Circular *1]';
+    const custom = value[CUSTOM];
+    if (typeof custom === 'function') {
+      const text = custom.call(value, DEPTH - depth, {}, inspect);
+      return typeof text === 'string' ? text : inspect(text, depth + 1, [...seen, value]);
+    }
     if (value instanceof Error) return errorText(value);
     if (value instanceof Date) return isNaN(value) ? 'Invalid Date' : value.toISOString();
     if (value instanceof RegExp) return String(value);

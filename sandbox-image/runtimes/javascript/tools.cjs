@@ -14,6 +14,8 @@
 module.exports = (ask, read) => {
   const MAX_BYTES = 1_000_000;
   const NOT_ENABLED = 'calls out of this sandbox are not enabled: its operator has connected no tools (setting `upstreams`)';
+  // Maximum length of a description in a list, in characters, and number of arguments and of choices there.
+  const [MAX_LINE, MAX_ARGUMENTS, MAX_CHOICES] = [100, 8, 5];
   const { parse, stringify } = JSON;
   const { defineProperty } = Object;
 
@@ -188,6 +190,15 @@ module.exports = (ask, read) => {
       throw new RangeError(`${call} takes '${name}' as one of ${choices.slice(0, 30).map(shown).join(', ')}, not ${shown(value)}`);
     }
   };
+  // The type of a schema's values as short text; empty if it is not known.
+  const typeName = (schema) => {
+    const types = (alternatives(schema) ?? []).map(({ type, enum: choices, items }) => {
+      if (choices?.length > 0 && choices.length <= MAX_CHOICES) return choices.map(shown).join('|');
+      const item = type === 'array' ? typeName(items) : '';
+      return item && !item.includes('|') ? `${item}[]` : type;
+    });
+    return types.every(Boolean) ? [...new Set(types)].join('|') : '';
+  };
   const stubOf = ({ name, input_schema: schema }) => {
     const properties = schema?.properties ?? {};
     const names = Object.keys(properties);
@@ -195,8 +206,14 @@ module.exports = (ask, read) => {
     const more = schema?.additionalProperties;
     const isOpen = Boolean(more) || (names.length === 0 && more !== false);
     const [first] = required.length === 1 ? required : names.length === 1 ? names : [];
-    const text = [...required, ...names.filter((each) => !required.includes(each)).map((each) => `${each}?`)].join(', ');
-    return { call: `${name}()`, usage: text ? `${name}({ ${text} })` : `${name}()`, properties, names, required, isOpen, first };
+    // Many optional arguments are not all shown.
+    const shown = [...required, ...names.filter((each) => !required.includes(each))].map((each) => {
+      const [mark, type] = required.includes(each) ? ['', typeName(properties[each])] : ['?', typeName(properties[each]).replace(/\|null$/, '')];
+      return `${each}${mark}${type ? `: ${type}` : ''}`;
+    });
+    if (shown.length > MAX_ARGUMENTS) shown.splice(Math.max(required.length, MAX_ARGUMENTS), Infinity, '…');
+    const usage = shown.length > 0 ? `${name}({ ${shown.join(', ')} })` : `${name}()`;
+    return { call: `${name}()`, usage, properties, names, required, isOpen, first };
   };
   const argumentsOf = ({ call, usage, properties, names, required, isOpen, first }, given) => {
     let all = {};
@@ -243,12 +260,27 @@ module.exports = (ask, read) => {
     const usage = entry.input_schema ? stubOf(entry).usage.slice(entry.name.length) : '';
     const rights = { ask: ' [a person is asked]', denied: ' [not allowed]' }[entry.rights] ?? '';
     const count = entry.tools === undefined ? '' : ` (${entry.tools} tools)`;
-    return `tools.${name}${usage}${count}${rights}  ${(entry.description ?? '').trim().split('\n')[0].slice(0, 200)}`.trimEnd();
+    const state = entry.unavailable === undefined ? rights : ` [unavailable: ${cut(entry.unavailable)}]`;
+    return `tools.${name}${usage}${count}${state}  ${cut(entry.description ?? '')}`.trimEnd();
   };
+  // The first line of a text; of a long one the first words.
+  const cut = (text) => {
+    const line = text.trim().split('\n')[0].trim();
+    if (line.length <= MAX_LINE) return line;
+    const words = line.slice(0, line.lastIndexOf(' ', MAX_LINE)).replace(/[ ,;:.]+$/, '');
+    return `${line.lastIndexOf(' ', MAX_LINE) > 0 ? words : line.slice(0, MAX_LINE)}…`;
+  };
+  const SHOWN = Symbol.for('nodejs.util.inspect.custom');
+  class Entry {
+    constructor(fields) { Object.assign(this, fields); }
+    toString() { return lineOf(this); }
+    [SHOWN]() { return this.toString(); }
+  }
   class Lines extends Array {
     static get [Symbol.species]() { return Array; }
-    toString() { return this.length === 0 ? 'nothing found' : this.map((entry) => lineOf(entry)).join('\n'); }
-    [Symbol.for('nodejs.util.inspect.custom')]() { return this.toString(); }
+    static of(entries) { return Lines.from(entries, (entry) => new Entry(entry)); }
+    toString() { return this.length === 0 ? 'nothing found' : this.join('\n'); }
+    [SHOWN]() { return this.toString(); }
   }
 
   const help = async (upstreamName, name) => {
@@ -280,12 +312,13 @@ module.exports = (ask, read) => {
   };
   const NEXT = /^next_?(cursor|page_?token|token|page)?$/i;
   const CURSOR = /^((next_?)?(cursor|page_?token|token|page)|starting_?after|after)$/i;
-  async function* pages(upstream, name, given = {}) {
+  async function* pages(upstream, name, given) {
     const { entry } = await toolOf(upstream, name);
-    const argument = stubOf(entry).names.find((each) => CURSOR.test(each));
+    const stub = stubOf(entry);
+    const argument = stub.names.find((each) => CURSOR.test(each));
     if (argument === undefined) throw new TypeError(`${entry.name}() has no argument for a cursor: its answer has no further pages`);
     const seen = new Set();
-    for (let args = given; ; ) {
+    for (let args = argumentsOf(stub, given); ; ) {
       const page = await call(upstream, name, [args]);
       yield page;
       const keys = isObject(page) ? Object.keys(page).filter((key) => NEXT.test(key)) : [];
@@ -309,7 +342,7 @@ module.exports = (ask, read) => {
     const act = { [name]: (...given) => from(act, () => call(upstream, name, given)) }[name];
     return hide(act, {
       help: () => from(act.help, () => help(upstream, name)),
-      pages: (given) => pages(upstream, name, given),
+      pages: (...given) => pages(upstream, name, given),
     });
   };
   class Upstream {}
@@ -321,12 +354,26 @@ module.exports = (ask, read) => {
     upstream,
     http: members(new Upstreams(), upstream),
     search: (query, limit = 20) =>
-      from(own.search, async () => Lines.from((await send({ op: 'search', query: String(query), limit })).value)),
+      from(own.search, async () => {
+        const { value: found } = await send({ op: 'search', query: String(query), limit });
+        // What each takes is in the list of its upstream, which a call needs as well.
+        for (const upstream of new Set(found.map((entry) => entry.upstream))) {
+          if (lists.has(upstream)) continue;
+          try {
+            lists.set(upstream, (await send({ op: 'tools', upstream })).value);
+          } catch (error) {
+            if (!(error instanceof ToolError)) throw error;
+          }
+        }
+        const known = ({ upstream, name }) => lists.get(upstream)?.find((entry) => entry.name === name);
+        return Lines.of(found.map((entry) => ({ ...entry, ...known(entry) })));
+      }),
     list: (name) =>
       from(own.list, async () => {
-        if (name === undefined) return Lines.from((await send({ op: 'list' })).value);
-        const { name: found } = await upstreamOf(String(name));
-        return Lines.from((await send({ op: 'tools', upstream: found })).value, (entry) => ({ upstream: found, ...entry }));
+        if (name === undefined) return Lines.of((await send({ op: 'list' })).value);
+        const { name: upstream } = await upstreamOf(String(name));
+        const { value: entries } = await send({ op: 'tools', upstream });
+        return Lines.of(entries.map((entry) => ({ upstream, ...entry })));
       }),
   });
   return members(own, upstream);

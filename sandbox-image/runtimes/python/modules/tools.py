@@ -10,7 +10,7 @@
     tools.crm["search-contacts"]                   a tool by its own name
 
 An answer that is a list of records, or has one, is a table with `.to_frame()`. An image, or a large answer, is a file
-(`tools.File`). An error is a `tools.ToolError`.
+(`tools.File`). An error is a `tools.ToolError`, of which `kind` says why, and a subclass such as `tools.Denied`.
 """
 
 import builtins as _builtins
@@ -19,11 +19,14 @@ import os as _os
 import re as _re
 import threading as _threading
 
-# Without `list`, which would replace Python's own.
-__all__ = ["File", "Record", "Records", "ToolError", "search", "upstream"]
+# Without `list`, which would replace Python's own, and without classes, of which `help` would show all members.
+__all__ = ["search", "upstream"]
 
 # Maximum length of a request and of an answer, in bytes, and number of calls at the same time.
 _MAX_BYTES, _MAX_PARALLEL = 1_000_000, 8
+
+# Maximum length of a description in a list, in characters, and number of arguments and of choices there.
+_MAX_LINE, _MAX_ARGUMENTS, _MAX_CHOICES = 100, 8, 5
 
 # The socket of the agent if the environment names none, and the file of the embedded engine.
 _SOCKET, _FILE = "llm-sandbox-tools", "/dev/tools"
@@ -50,7 +53,6 @@ class ToolError(RuntimeError):
 def _error(name, kind, doc, *more):
     made = type(name, (ToolError, *more), {"kind": kind, "__doc__": doc, "__module__": __name__})
     globals()[name] = _ERRORS[kind] = made
-    __all__.append(name)
 
 
 _ERRORS = {}
@@ -275,32 +277,56 @@ class _Answer:
         yield
 
 
+class _Entry(dict):
+    """A record of a list, which is shown as a line."""
+
+    def __repr__(self):
+        name = _identifier(self["name"])
+        if "upstream" in self:
+            name = f"{_identifier(self['upstream'])}.{name}"
+        if "input_schema" in self:
+            name += _Stub(self).usage()
+        if "tools" in self:
+            name += f" ({self['tools']} tools)"
+        if "unavailable" in self:
+            name += f" [unavailable: {_cut(self['unavailable'])}]"
+        elif self.get("rights") == "ask":
+            name += " [a person is asked]"
+        elif self.get("rights") == "denied":
+            name += " [not allowed]"
+        return f"tools.{name}  {_cut(self.get('description') or '')}".rstrip()
+
+
 class _Lines(_builtins.list, _Answer):
     """A list of records that is shown as one line for each."""
 
-    def __repr__(self):
-        return "\n".join(map(self.line, self)) or "nothing found"
+    def __init__(self, entries=()):
+        super().__init__(map(_Entry, entries))
 
-    @staticmethod
-    def line(entry):
-        name = _identifier(entry["name"])
-        if "upstream" in entry:
-            name = f"{_identifier(entry['upstream'])}.{name}"
-        if "input_schema" in entry:
-            name += str(_Stub(entry).signature())
-        if "tools" in entry:
-            name += f" ({entry['tools']} tools)"
-        if entry.get("rights") == "ask":
-            name += " [a person is asked]"
-        elif entry.get("rights") == "denied":
-            name += " [not allowed]"
-        first = (entry.get("description") or "").strip().partition("\n")[0]
-        return f"tools.{name}  {first[:200]}".rstrip()
+    def __repr__(self):
+        return "\n".join(map(repr, self)) or "nothing found"
+
+
+def _cut(text):
+    """Returns the first line of a text; of a long one the first words."""
+    line = text.strip().partition("\n")[0].strip()
+    if len(line) <= _MAX_LINE:
+        return line
+    words = line[: _MAX_LINE + 1].rpartition(" ")[0] or line[:_MAX_LINE]
+    return words.rstrip(" ,;:.") + "…"
 
 
 def search(query, limit=20):
     """Returns the tools that have to do with something, best first."""
-    return _Lines(_ask({"op": "search", "query": str(query), "limit": limit})["value"])
+    found = _ask({"op": "search", "query": str(query), "limit": limit})["value"]
+    # What each takes is in the list of its upstream, which a call needs as well.
+    for upstream in dict.fromkeys(entry["upstream"] for entry in found):
+        if upstream not in _known:
+            try:
+                _known[upstream] = {entry["name"]: entry for entry in _tools_of(upstream)}
+            except ToolError:
+                pass
+    return _Lines({**entry, **_known.get(entry["upstream"], {}).get(entry["name"], {})} for entry in found)
 
 
 def list(upstream=None):
@@ -352,6 +378,20 @@ def _annotation(schema):
     return typing.Union[tuple(kinds)]
 
 
+def _type_name(schema):
+    """Returns the Python type of a schema's values as short text; empty if it is not known."""
+    kinds = []
+    for one in _alternatives(schema) or ():
+        choices = one.get("enum") or ()
+        if 0 < len(choices) <= _MAX_CHOICES:
+            kinds += map(repr, choices)
+            continue
+        kind = getattr(_TYPES.get(one.get("type")), "__name__", "").replace("NoneType", "None")
+        items = _type_name(one.get("items")) if kind == "list" else ""
+        kinds.append(f"list[{items}]" if items else kind)
+    return "|".join(dict.fromkeys(kinds)) if all(kinds) else ""
+
+
 def _plain(value):
     """Returns a value as JSON has it: of the libraries' types those that mean the same."""
     if value is None or isinstance(value, (str, bool, int)):
@@ -391,30 +431,51 @@ class _Stub:
         if not required and len(self.properties) == 1:
             self.first = next(iter(self.properties))
 
-    def signature(self, is_annotated=False):
+    def parameters(self):
+        """Returns Python name, own name, schema and whether it is required of each argument, in the order of signatures."""
+        mapped = {own: name for name, own in self.names.items()}
+        first = [self.first] if self.first else []
+        for own in dict.fromkeys([*first, *self.required, *self.properties]):
+            schema = self.properties[own] if isinstance(self.properties[own], dict) else {}
+            yield mapped[own], own, schema, own in self.required
+
+    def signature(self):
         from inspect import Parameter, Signature
 
         parameters = []
-        order = [self.first] if self.first else []
-        order += [name for name in (*self.required, *self.properties) if name not in order]
-        mapped = {own: name for name, own in self.names.items()}
-        for name in dict.fromkeys(order):
-            kind = Parameter.POSITIONAL_OR_KEYWORD if name == self.first else Parameter.KEYWORD_ONLY
-            default = Parameter.empty
-            if name not in self.required:
-                default = self.properties[name].get("default") if isinstance(self.properties[name], dict) else None
-            annotation = _annotation(self.properties[name]) if is_annotated else Parameter.empty
-            parameters.append(Parameter(mapped[name], kind, default=default, annotation=annotation))
+        for name, own, schema, is_required in self.parameters():
+            kind = Parameter.POSITIONAL_OR_KEYWORD if own == self.first else Parameter.KEYWORD_ONLY
+            default = Parameter.empty if is_required else schema.get("default")
+            parameters.append(Parameter(name, kind, default=default, annotation=_annotation(schema)))
         if self.is_open:
             parameters.append(Parameter("more", Parameter.VAR_KEYWORD))
         return Signature(parameters)
+
+    def usage(self):
+        """Returns the signature as short text, without the last of many optional arguments."""
+        shown = []
+        for name, own, schema, is_required in self.parameters():
+            if len(shown) >= _MAX_ARGUMENTS and not is_required:
+                shown.append("…")
+                break
+            if len(shown) == (self.first is not None):
+                shown.append("*")
+            kind, default = _type_name(schema), schema.get("default")
+            if isinstance(default, (str, int, float)) and len(repr(default)) <= 20:
+                shown.append(f"{name}={default!r}")
+            else:
+                # Each optional argument can be None.
+                kind = kind if is_required else kind.removesuffix("|None")
+                shown.append(name + (f": {kind}" if kind else "") + ("" if is_required else "=…"))
+        if self.is_open and self.properties:
+            shown.append("**more")
+        return f"({', '.join(shown)})"
 
     def arguments(self, positional, named):
         """Returns the arguments of a call as JSON, or raises the error that Python would."""
         call = f"{self.name}()"
         if len(positional) > 1 or positional and self.first is None and not self.is_a_mapping(positional[0]):
-            wanted = ", ".join(f"{_identifier(name)}=..." for name in self.required or self.properties)
-            raise TypeError(f"{call} takes its arguments by name: {self.name}({wanted})")
+            raise TypeError(f"{call} {self.by_name(positional)}")
         given = {}
         if positional:
             (first,) = positional
@@ -438,8 +499,18 @@ class _Stub:
             self.check(call, name, value, schema)
             arguments[own] = value
         if missing := [name for name in self.required if name not in arguments]:
-            raise TypeError(f"{call} needs {' and '.join(map(repr, missing))}: {self.name}{self.signature()}")
+            raise TypeError(f"{call} needs {' and '.join(map(repr, missing))}: {self.name}{self.usage()}")
         return arguments
+
+    def by_name(self, positional):
+        """Returns the end of the message that arguments need their names, with names that the first of them can have."""
+        if self.first is None:
+            wanted = ", ".join(f"{_identifier(name)}=..." for name in self.required or self.properties)
+            return f"takes its arguments by name: {self.name}({wanted})"
+        others = [(name, schema) for name, own, schema, _ in self.parameters() if own != self.first]
+        fitting = [name for name, schema in others if self.allows(positional[1], schema)] or [name for name, _ in others]
+        names = " or ".join(f"{name}=..." for name in fitting)
+        return f"takes only {self.first!r} without its name" + (f"; write {names}" if names else "")
 
     def is_a_mapping(self, value):
         """Whether the only argument of a call is a dict with all arguments."""
@@ -601,7 +672,7 @@ class _Tool:
 
     @property
     def __signature__(self):
-        return _Stub(self._entry()).signature(is_annotated=True)
+        return _Stub(self._entry()).signature()
 
     @property
     def __doc__(self):
@@ -665,12 +736,14 @@ class _Tool:
             failed = error
         raise failed.with_traceback(None) from None
 
-    def pages(self, **named):
+    def pages(self, *positional, **named):
         """Calls the tool for one page after another, as long as an answer names a next one. Yields the answers."""
-        argument = next((name for name in _Stub(self._entry()).names if _re.fullmatch(_CURSOR, name)), None)
-        if argument is None:
+        stub = _Stub(self._entry())
+        own = next((own for name, own in stub.names.items() if _re.fullmatch(_CURSOR, name)), None)
+        if own is None:
             raise TypeError(f"{self.__name__}() has no argument for a cursor: its answer has no further pages")
         tool, seen = _Tool(self._upstream, self._name), set()
+        named = stub.arguments(positional, named)
         while True:
             page = tool(**named)
             yield page
@@ -680,7 +753,7 @@ class _Tool:
             if cursor is None or cursor in seen:
                 return
             seen.add(cursor)
-            named[argument] = cursor
+            named[own] = cursor
 
 
 class _Upstream:
@@ -763,4 +836,5 @@ def __dir__():
         names = _by_identifier([entry["name"] for entry in _upstreams()])
     except ToolError:
         names = ()
-    return sorted({*names, *__all__, "aio", "http", "list"})
+    classes = (name for name, value in globals().items() if isinstance(value, type) and name[0] != "_")
+    return sorted({*names, *classes, *__all__, "aio", "http", "list"})
