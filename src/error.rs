@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use model::{
-    InvalidSessionId, RunId, SessionId,
+    Approval, InvalidSessionId, RunId, SessionId,
     artifact::DATA_DIR,
     package::Fault,
     text::{human_size, human_time, quoted},
@@ -88,8 +88,8 @@ pub enum Error {
     SessionEvicted(SessionId),
     /// A run is in progress in the session.
     SessionBusy {
-        /// The run and the longest time that it can still take, if they are known.
-        run: Option<(RunId, Duration)>,
+        /// The run, if it is known.
+        run: Option<Box<BusyRun>>,
     },
     /// Fewer cells can be undone than were asked for: this many.
     NothingToUndo(u32),
@@ -143,6 +143,19 @@ const TOOL_DIED: &str = "The tool's process ended unexpectedly, and this call wi
 /// Maximum number of sessions that an error names.
 const MAX_LISTED_SESSIONS: usize = 10;
 
+/// The run that a session is busy with.
+#[derive(Debug, Clone)]
+pub struct BusyRun {
+    /// The name of the run.
+    pub id: RunId,
+    /// The longest time that it can still take, without the time that people take to decide.
+    pub left: Duration,
+    /// The call for which it waits for a person.
+    pub approval: Option<Arc<Approval>>,
+    /// URL of the page on which that person can decide.
+    pub page_url: Option<String>,
+}
+
 impl Error {
     /// Makes the error of a fault of the server: the chain of causes goes to the log, an id to the caller.
     pub fn internal(cause: &dyn fmt::Display) -> Self {
@@ -195,6 +208,11 @@ impl Error {
                 object.insert("size_bytes".into(), json!(size_bytes));
                 if let Some(url) = download_url {
                     object.insert("download_url".into(), json!(url));
+                }
+            }
+            Self::SessionBusy { run: Some(run) } => {
+                if let Some(url) = &run.page_url {
+                    object.insert("page_url".into(), json!(url));
                 }
             }
             Self::MaxSessions { own, .. } | Self::TooManySessions { own, .. } => {
@@ -307,7 +325,7 @@ impl fmt::Display for Error {
                  new session when the maximum was reached; its files are gone. Leave session_id out \
                  and upload the data again."
             ),
-            Self::SessionBusy { run } => busy(f, run.as_ref()),
+            Self::SessionBusy { run } => busy(f, run.as_deref()),
             Self::NothingToUndo(can_undo) => cannot_undo(f, *can_undo),
             Self::MaxSessions { limit, own } => too_many(f, *limit, "", own),
             Self::TooManySessions { limit, own } => too_many(f, *limit, " for this client", own),
@@ -380,16 +398,21 @@ fn no_session(f: &mut fmt::Formatter<'_>, id: &SessionId) -> fmt::Result {
     })
 }
 
-/// The message that a run is in progress, with its id and the longest time that it can still take, if they are known.
-fn busy(f: &mut fmt::Formatter<'_>, run: Option<&(RunId, Duration)>) -> fmt::Result {
+/// The message that a run is in progress, with its id and what it waits for, if they are known.
+fn busy(f: &mut fmt::Formatter<'_>, run: Option<&BusyRun>) -> fmt::Result {
     f.write_str(
         "A run is already in progress for this session, which does one at a time: send calls one \
-         after the other. Wait for it to complete",
+         after the other. ",
     )?;
-    match run {
-        Some((run_id, left)) => write!(f, ": {run_id}, at most {} more.", human_time(*left)),
-        None => f.write_str("."),
-    }
+    let Some(BusyRun { id, left, approval, page_url }) = run else {
+        return f.write_str("Wait for it to complete.");
+    };
+    let Some(approval) = approval else {
+        return write!(f, "Wait for it to complete: {id}, at most {} more.", human_time(*left));
+    };
+    let Approval { upstream, tool, .. } = &**approval;
+    let place = if page_url.is_some() { ", for example at page_url" } else { "" };
+    write!(f, "{id} waits for a person to allow {upstream}.{tool}: ask the user to decide{place}.")
 }
 
 /// The message that a limit of sessions is reached, and how a caller with these sessions can make room.
@@ -436,13 +459,27 @@ mod tests {
         let (minted, named) = ("sess_0123456789ab".parse(), "reports".parse());
         let (minted, named): (SessionId, SessionId) =
             (minted.expect("valid"), named.expect("valid"));
-        let run_id = serde_json::from_str("\"run_20260105T120000Z_0a1b\"").expect("a name");
         let path = || "raw/sales.csv".to_owned();
         let too_large = |limit| Error::ArtifactTooLarge {
             path: path(),
             size_bytes: 12_000_000,
             limit,
             download_url: None,
+        };
+        let run_id: RunId = serde_json::from_str("\"run_20260105T120000Z_0a1b\"").expect("a name");
+        let approval = Arc::new(Approval {
+            id: "a1".into(),
+            session: named.clone(),
+            run_id: run_id.clone(),
+            upstream: "crm".into(),
+            tool: "delete_contact".into(),
+            description: String::new(),
+            arguments: "{}".into(),
+            until: jiff::Timestamp::UNIX_EPOCH,
+        });
+        let busy = |approval, page_url| {
+            let (id, left) = (run_id.clone(), Duration::from_secs(42));
+            Error::SessionBusy { run: Some(Box::new(BusyRun { id, left, approval, page_url })) }
         };
         let all = vec![
             Error::InvalidSessionId,
@@ -466,7 +503,9 @@ mod tests {
             Error::SessionEnded { id: minted.clone(), ttl: Duration::from_secs(1800) },
             Error::SessionEvicted(minted.clone()),
             Error::SessionBusy { run: None },
-            Error::SessionBusy { run: Some((run_id, Duration::from_secs(42))) },
+            busy(None, None),
+            busy(Some(approval.clone()), None),
+            busy(Some(approval), Some("http://127.0.0.1/files/reports/".into())),
             Error::NothingToUndo(0),
             Error::NothingToUndo(2),
             Error::UnsupportedLanguage(

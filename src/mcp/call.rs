@@ -25,7 +25,7 @@ use super::{
     languages::{Language, unfenced},
     long_text::{CutOut, LongText},
     message::{KEPT_BYTES, PLACEHOLDER},
-    running::reporting,
+    running::{page, reporting},
     services::{Services, by_url, workspace},
     tasks,
 };
@@ -320,9 +320,14 @@ impl Call {
         let Services { sessions, transport, .. } = &self.services;
         let deadline = Instant::now() + CANCEL_GRACE;
         loop {
-            let ran = sessions.run(which.clone(), program.clone()).await;
+            let mut ran = sessions.run(which.clone(), program.clone()).await;
             let is_busy = matches!(ran.1, Err(Error::SessionBusy { .. }));
             if !is_busy || *transport == Transport::Stdio || Instant::now() >= deadline {
+                if let Err(Error::SessionBusy { run: Some(run) }) = &mut ran.1
+                    && let Some(approval) = &run.approval
+                {
+                    run.page_url = page(self, &approval.session);
+                }
                 return ran;
             }
             sleep(CANCEL_POLL).await;

@@ -142,9 +142,13 @@ impl Told {
 
 /// The message that a call waits for a person, and where that person decides.
 pub(super) fn waiting(call: &Call, Approval { session, upstream, tool, .. }: &Approval) -> String {
-    let page = call.services.links(session).map(|(urls, session)| urls.page(session));
-    let page = page.map(|url| format!(": {url}")).unwrap_or_default();
+    let page = page(call, session).map(|url| format!(": {url}")).unwrap_or_default();
     format!("waiting for a person to allow {upstream}.{tool}{page}")
+}
+
+/// URL of a session's page, if it has one.
+pub(super) fn page(call: &Call, session: &SessionId) -> Option<String> {
+    call.services.links(session).map(|(urls, session)| urls.page(session))
 }
 
 /// The state of a call that began at `begun`, in one line.

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The advice after a call out of the sandbox that was not allowed.
+pub(super) const REFUSED: &str = "Do not repeat the call: ask the user, or go on without it.";
+
 /// Advice on an error or another event of a run, in the same words for every program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Advice {
@@ -31,6 +34,8 @@ pub enum Advice {
     ShellLine,
     /// A program reached its timeout.
     TooSlow,
+    /// A program's call out of the sandbox was not allowed.
+    Refused,
     /// A program asked for input.
     NoInput,
     /// A cell asked for input, which its call can provide.
@@ -105,6 +110,7 @@ impl Advice {
             Self::TooSlow => {
                 "Do less in one call, or save what is done to /mnt/data and go on in the next."
             }
+            Self::Refused => REFUSED,
             Self::NoInput => "Nobody can answer input(): put the values into the code.",
             Self::NoStdin => {
                 "Nobody can answer input(): pass what it reads as stdin, a line for each call of it, or put \

@@ -12,7 +12,7 @@ use model::{
 use protocol::message::{CellState, Names, RuntimeName};
 use serde::{Deserialize, Serialize};
 
-use super::{List, MAX_COUNT, Name, Note, Notes, run::Seen};
+use super::{List, MAX_COUNT, Name, Note, Notes, advice::REFUSED, errors::is_refused, run::Seen};
 
 /// The signal by which a run ends whose files take too much space: SIGXFSZ.
 const NO_SPACE: i32 = 25;
@@ -78,6 +78,8 @@ pub enum WorkspaceNote {
     AtRisk,
     /// The variables of an interpreter are not known during a run.
     Running,
+    /// The run in progress waits for a person to allow a call. The text says which, and where.
+    Waiting(String),
     /// The client has run no cell yet.
     NoneYet,
     /// A session is new, as the one before has ended.
@@ -148,6 +150,7 @@ impl Display for WorkspaceNote {
             Self::Running => f.write_str(
                 "A run is in progress: variables are told when it has ended, and history shows its run_id.",
             ),
+            Self::Waiting(which) => write!(f, "The run is {which}"),
             Self::NoneYet => f.write_str(
                 "There is no workspace yet. The first execute_code starts one; to look at another session, \
                  name its session_id.",
@@ -266,23 +269,27 @@ pub(crate) fn error_of_cell(seen: &Seen<'_>) -> Option<String> {
             "The code ended its interpreter: leave out what does so, such as os._exit.".into()
         }
         Outcome::Error | Outcome::Killed => match raised(seen) {
-            Some(error) => format!("The code failed with {error}: fix it and run it again."),
+            Some((error, true)) => format!("The code failed with {error}. {REFUSED}"),
+            Some((error, false)) => {
+                format!("The code failed with {error}: fix it and run it again.")
+            }
             None => format!("The code ended with exit code {}.", seen.exit_code),
         },
     })
 }
 
-/// The exception that ended the code, by its error output, if there is one.
-fn raised(seen: &Seen<'_>) -> Option<String> {
+/// The exception that ended the code, by its error output, if there is one; and whether it is a refused call.
+fn raised(seen: &Seen<'_>) -> Option<(String, bool)> {
+    let shown = |line: &str| (quoted_within(line, MAX_ERROR_CHARS), is_refused(line));
     if seen.cell.as_ref().is_some_and(SeenCell::is_javascript) {
         let line = super::errors::raised_by_node(&seen.stderr.text)?;
-        return (seen.exit_code == 1).then(|| quoted_within(line, MAX_ERROR_CHARS));
+        return (seen.exit_code == 1).then(|| shown(line));
     }
     let line = super::errors::raised_line(&seen.stderr.text);
     let name = line.split(':').next().unwrap_or_default();
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_');
     let is_error = !name.is_empty() && name.chars().all(is_name) && seen.exit_code == 1;
-    is_error.then(|| quoted_within(&line, MAX_ERROR_CHARS))
+    is_error.then(|| shown(&line))
 }
 
 #[cfg(test)]
@@ -485,6 +492,19 @@ mod tests {
                 cell(),
                 "The code failed with \"KeyError: 'x'\": fix it and run it again.",
             ),
+            (
+                Outcome::Error,
+                "Denied   Traceback (most recent call last)\n\nDenied: crm.x: a person did not allow the call of crm.x\n",
+                cell(),
+                "The code failed with \"Denied: crm.x: a person did not allow the call of crm.x\". Do not \
+                 repeat the call: ask the user, or go on without it.",
+            ),
+            (
+                Outcome::Error,
+                "Denied   Traceback (most recent call last)\n\nDenied: by my own class\n",
+                cell(),
+                "The code failed with \"Denied: by my own class\": fix it and run it again.",
+            ),
             (Outcome::Error, "done, and not well\n", cell(), "The code ended with exit code 1."),
         ] {
             assert_eq!(error(outcome, stderr, cell).as_deref(), Some(message));
@@ -622,6 +642,8 @@ mod tests {
             let note = WorkspaceNote::MadeAnew(why).to_string();
             assert!(note.contains(words) && note.len() < 300, "{note}");
         }
+        let waits = WorkspaceNote::Waiting("waiting for a person to allow crm.x".into());
+        assert_eq!(waits.to_string(), "The run is waiting for a person to allow crm.x");
         assert!(WorkspaceNote::Running.to_string().contains("history shows its run_id"));
     }
 }

@@ -37,6 +37,8 @@ pub(super) fn of_error(
         (lacks_folder(last), Advice::MissingFolder),
         (is_full(last), Advice::DiskFull),
         (is_shell, if is_system { Advice::ShellLine } else { Advice::NoProcesses }),
+        // The error message of a cell has it.
+        (is_refused(last) && cell.is_none(), Advice::Refused),
         (wants_input, if cell.is_none() { Advice::NoInput } else { Advice::NoStdin }),
         (wants_picture_of_plotly(stderr), Advice::NoBrowser),
         (is_of_other_kind(last), Advice::OtherKind),
@@ -64,6 +66,18 @@ fn not_installed(
         return Some(Note::NotInstalled(name, Instead::Modules(world)));
     }
     Some(Note::NotInstalled(missing_module(last)?, Instead::Libraries))
+}
+
+/// Whether an exception says that a person or the operator did not allow a call out of the sandbox.
+pub(super) fn is_refused(last: &str) -> bool {
+    let line = last.strip_prefix("Uncaught ").unwrap_or(last);
+    [
+        ("Denied: ", ": a person did not allow the call of "),
+        ("Unanswered: ", ": nobody decided on "),
+        ("NotAllowed: ", ", and the operator has not allowed it"),
+    ]
+    .iter()
+    .any(|(name, words)| line.starts_with(name) && line.contains(words))
 }
 
 /// The start of the error of pandas for a Parquet file.

@@ -7,11 +7,13 @@ use support::{On, Server, name, on_all, text, until, web::*};
 
 on_all! {
     code_calls_a_tool_and_gets_its_answer,
+    a_search_shows_what_the_tools_take,
     a_failure_is_an_exception_in_the_words_of_the_upstream,
     a_picture_becomes_a_file_of_the_session,
     a_cell_calls_tools_as_a_program_does,
     a_call_that_a_person_must_allow_waits_until_the_page_decides,
     a_call_that_is_refused_is_an_exception,
+    a_cell_whose_call_is_refused_is_told_not_to_repeat_it,
     more_calls_than_a_run_may_make_fail,
     a_run_that_ends_takes_its_calls_with_it,
     the_user_of_the_client_decides_if_the_client_has_forms;
@@ -74,6 +76,17 @@ async fn code_calls_a_tool_and_gets_its_answer(on: On) {
     assert_eq!(ran["stdout"], "hello [1, 2]\n", "{ran}");
 }
 
+async fn a_search_shows_what_the_tools_take(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(on, folder.path(), "", &[]).await;
+    let code = "import tools\nprint(tools.search('echo'), tools.list(), sep='\\n')\nprint(tools.crm.echo(text='x'))";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    let stdout = text(&ran["stdout"]);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert!(lines[0].starts_with("tools.crm.echo(text: str)  "), "{stdout}");
+    assert!(lines[1].starts_with("tools.crm (") && lines[2] == "x", "{stdout}");
+}
+
 async fn a_failure_is_an_exception_in_the_words_of_the_upstream(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(on, folder.path(), "", &[]).await;
@@ -113,11 +126,15 @@ async fn a_cell_calls_tools_as_a_program_does(on: On) {
 async fn javascript_calls_tools(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(on, folder.path(), "", &[]).await;
-    let code = "const found = await tools.crm.structured(); console.log(found.rows.length, await tools.crm.echo({ text: 'é' }));";
+    let code = "const found = await tools.crm.structured(); console.log(found.rows.length, await tools.crm.echo({ text: 'é' }));
+console.log(await tools.list()); console.log((await tools.search('echo'))[0]);";
     for _ in 0..2 {
         let arguments = json!({ "code": code, "language": "javascript" });
         let ran = server.call("execute_code", arguments).await.ok();
-        assert_eq!(ran["stdout"], "2 é\n", "{ran}");
+        let lines: Vec<_> = text(&ran["stdout"]).lines().collect();
+        let starts = ["2 é", "tools.crm (", "tools.crm.echo({ text: string })"];
+        let is_shown = lines.iter().zip(starts).all(|(line, start)| line.starts_with(start));
+        assert!(lines.len() == 3 && is_shown, "{ran}");
     }
 }
 
@@ -282,6 +299,36 @@ async fn a_call_that_is_refused_is_an_exception(on: On) {
     assert_eq!(noted(folder.path(), "create_contact"), 0);
 }
 
+async fn a_cell_whose_call_is_refused_is_told_not_to_repeat_it(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, _) = web(on, folder.path(), ASKS).await;
+    for (tool, language, code) in [
+        ("execute_code", "python", "import tools\ntools.crm.create_contact(text='x')"),
+        ("execute_code", "javascript", "await tools.crm.createContact({ text: 'x' })"),
+        ("run_python", "python", "import tools\ntools.crm.create_contact(text='x')"),
+    ] {
+        // Node 20, which this machine may have, fills up the name of the agent's socket with zeros, and so finds none.
+        if matches!(on, On::Local | On::Kubernetes) && language == "javascript" {
+            continue;
+        }
+        let id = name("told");
+        let mut arguments = json!({ "session_id": id, "code": code });
+        if tool == "execute_code" {
+            arguments["language"] = language.into();
+        }
+        let person = async {
+            let approval = waiting(&alice, &id).await;
+            assert_eq!(decide(&alice, &id, &approval, "deny").await, 204);
+        };
+        let (ran, ()) = tokio::join!(alice.call(tool, arguments), person);
+        let ran = ran.ok();
+        let told = format!("{}{}", ran["error_message"], ran["notes"]);
+        assert!(told.contains("Do not repeat the call: ask the user"), "{ran}");
+        assert!(!told.contains("run it again"), "{ran}");
+    }
+    assert_eq!(noted(folder.path(), "create_contact"), 0);
+}
+
 async fn more_calls_than_a_run_may_make_fail(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = server(on, folder.path(), "", &[("SANDBOX_CALLS_PER_RUN", "3")]).await;
@@ -337,6 +384,26 @@ async fn patterns_find_a_tool_however_its_name_is_written() {
     let seen = alice.call("get_execution_result", wanted).await.ok();
     let note = text(&seen["notes"][0]);
     assert!(note.contains("waiting for a person to allow crm.create_contact: http"), "{seen}");
+    alice.call("cancel_execution", json!({ "execution_id": run })).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_calls_are_told_for_whom_the_run_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, _) = web(On::Local, folder.path(), ASKS).await;
+    let id = name("busy");
+    let arguments = json!({ "session_id": id, "code": TWO, "background": true });
+    let run = alice.call("run_python", arguments).await.ok()["run_id"].clone();
+    waiting(&alice, &id).await;
+    let busy = alice.call("run_python", json!({ "session_id": id, "code": "1" })).await;
+    assert_eq!(busy.error(), "session_busy");
+    let words =
+        format!("{} waits for a person to allow crm.create_contact: ask the user", text(&run));
+    assert!(text(&busy.json["message"]).contains(&words), "{}", busy.json);
+    assert!(text(&busy.json["page_url"]).contains(&id), "{}", busy.json);
+    let look = alice.call("get_workspace_info", json!({ "session_id": id })).await.ok();
+    let notes = look["notes"].to_string();
+    assert!(notes.contains("waiting for a person to allow crm.create_contact: http"), "{look}");
     alice.call("cancel_execution", json!({ "execution_id": run })).await.ok();
 }
 

@@ -24,6 +24,7 @@ use crate::{
         running,
         tool::{Description, Hints, Tool, ToolFacts},
     },
+    notes::WorkspaceNote,
     session::PastRun,
     sessions::Execution,
 };
@@ -148,7 +149,8 @@ fn in_progress(call: &Call, session: &str, run: &PastRun) -> Value {
         "stderr": stderr,
     });
     if let Some(approval) = run.approvals.first() {
-        shown["notes"] = json!([format!("The run is {}", running::waiting(call, approval))]);
+        let note = WorkspaceNote::Waiting(running::waiting(call, approval));
+        shown["notes"] = json!([note.to_string()]);
     }
     shown
 }

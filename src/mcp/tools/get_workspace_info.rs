@@ -21,6 +21,7 @@ use crate::{
         audited::Log,
         call::{Call, say_what_is_new, success},
         languages::Language,
+        running,
         tool::{Description, Hints, Tool, ToolFacts},
     },
     notes::WorkspaceNote,
@@ -112,14 +113,17 @@ impl Tool for GetWorkspaceInfo {
         }
         say_what_is_new(&opened, &mut result);
         call.note_lost(&opened);
-        match inspected {
-            Some(inspected) => {
-                if inspected.is_forgotten {
-                    call.note(WorkspaceNote::Gone.into());
-                }
-                add_contents(&mut result, inspected);
+        if let Some(inspected) = inspected {
+            if inspected.is_forgotten {
+                call.note(WorkspaceNote::Gone.into());
             }
-            None => call.note(WorkspaceNote::Running.into()),
+            add_contents(&mut result, inspected);
+        } else {
+            call.note(WorkspaceNote::Running.into());
+            let run = look.history.running();
+            if let Some(approval) = run.and_then(|run| run.approvals.first()) {
+                call.note(WorkspaceNote::Waiting(running::waiting(call, approval)).into());
+            }
         }
         Ok(success(result).into())
     }

@@ -38,6 +38,11 @@ impl Questions {
         *self = Self { granted: self.granted.clone(), ..Self::new(link) };
     }
 
+    /// The call for which the run waits for a person.
+    pub(super) fn first_waiting(&self) -> Option<Arc<Approval>> {
+        self.waiting.borrow().first().cloned()
+    }
+
     /// Gives up all questions: their run is over.
     pub(super) fn end_all(&mut self) {
         self.open.drain().for_each(|(_, given_up)| given_up.cancel());

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     calls::RunCalls,
-    error::Error,
+    error::{BusyRun, Error},
     progress::{Progress, RunOutput},
     trace::Parent,
 };
@@ -101,7 +101,8 @@ impl Driver {
                 current => {
                     let run = current.as_ref().map(|it| {
                         let left = it.deadline.saturating_duration_since(Instant::now());
-                        (it.run_id.clone(), left)
+                        let (id, approval) = (it.run_id.clone(), self.questions.first_waiting());
+                        Box::new(BusyRun { id, left, approval, page_url: None })
                     });
                     drop(reply.send(Err(Error::SessionBusy { run })));
                 }
