@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use backend::Runtime;
 use config::{Config, LogFile, Tracebacks};
 use model::{DataPath, Existing, Outcome, SessionId, text::human_size};
 
@@ -74,7 +75,9 @@ pub(super) async fn run(mut config: Config, args: RunArgs) -> ExitCode {
 
 async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Failed> {
     let config = sessions.config();
-    let language = language(&args.script)?;
+    // Without an engine the languages are unknown; that error is reported when the program is to run.
+    let there = sessions.template().await.runtimes;
+    let language = language(&args.script, &there)?;
     let code = read_file(&args.script)?;
     if code.len() > config.max_code {
         let (size_bytes, limit) = (code.len() as u64, config.max_code as u64);
@@ -96,8 +99,6 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
         return Err(Failed::Usage(format!("--timeout must be from 1 to {limit} seconds.")));
     }
 
-    // Without an engine the runtimes are unknown; that error is reported below.
-    let there = sessions.template().await.runtimes;
     if !there.is_empty() && there.iter().all(|runtime| runtime.name != language.as_str()) {
         return Err(Failed::Usage(format!(
             "{}: {} does not run on this engine (SANDBOX_ENGINE={}).",
@@ -132,16 +133,27 @@ async fn in_session(sessions: &Sessions, args: RunArgs) -> Result<RunReport, Fai
 }
 
 /// The language of a script, by the extension of its name.
-fn language(script: &Path) -> Result<RuntimeName, Failed> {
-    match script.extension().and_then(|ending| ending.to_str()) {
-        None | Some("py") => Ok(RuntimeName::PYTHON),
-        Some("js" | "cjs" | "mjs") => Ok(RuntimeName::JAVASCRIPT),
-        Some("sh" | "bash") => Ok(RuntimeName::BASH),
-        Some(_) => Err(Failed::Usage(format!(
-            "{}: a script's name ends in .py, .js, .cjs, .mjs, .sh or .bash.",
-            script.display()
-        ))),
+fn language(script: &Path, there: &[Runtime]) -> Result<RuntimeName, Failed> {
+    let of = |path: &Path| path.extension().and_then(|ending| ending.to_str().map(str::to_owned));
+    let file = |runtime: &Runtime| runtime.file.as_deref().and_then(|file| of(Path::new(file)));
+    let Some(ending) = of(script) else { return Ok(RuntimeName::PYTHON) };
+    match &*ending {
+        "py" => return Ok(RuntimeName::PYTHON),
+        "js" | "cjs" | "mjs" => return Ok(RuntimeName::JAVASCRIPT),
+        "sh" | "bash" => return Ok(RuntimeName::BASH),
+        _ => {}
     }
+    let is_of =
+        |runtime: &&Runtime| file(runtime).is_some_and(|file| file.eq_ignore_ascii_case(&ending));
+    if let Some(runtime) = there.iter().find(is_of) {
+        return Ok(runtime.name.clone().into());
+    }
+    let others = there.iter().filter_map(file).map(|ending| format!(", .{ending}"));
+    Err(Failed::Usage(format!(
+        "{}: the extension of a script is one of .py, .js, .cjs, .mjs, .sh, .bash{}.",
+        script.display(),
+        others.collect::<String>()
+    )))
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, Failed> {

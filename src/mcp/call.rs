@@ -231,7 +231,8 @@ impl Call {
     /// If it is too long, empty, or no text.
     pub(super) async fn code(&self, code: String) -> Result<(Option<Language>, String)> {
         let code = self.whole_code(code).await?;
-        let (language, code) = match unfenced(&code) {
+        let template = self.services.sessions.template().await;
+        let (language, code) = match unfenced(&code, &template) {
             Some((language, inner)) => {
                 self.note(Note::Unfenced);
                 (language, inner.to_owned())

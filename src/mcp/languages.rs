@@ -1,6 +1,8 @@
 //! The languages of code, as callers name them.
 
-use backend::Template;
+use std::sync::Arc;
+
+use backend::{Runtime, Template};
 use model::{SessionId, World, package::Ecosystem, text::quoted};
 
 use crate::{
@@ -9,63 +11,74 @@ use crate::{
 };
 
 /// A language of cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Language {
     Python,
     JavaScript,
     Bash,
+    /// A language that the image's label describes.
+    Labelled(Arc<Runtime>),
 }
 
 impl Language {
-    const ALL: [Self; 3] = [Self::Python, Self::JavaScript, Self::Bash];
+    const BUILT_IN: [Self; 3] = [Self::Python, Self::JavaScript, Self::Bash];
 
     /// The documented name, which is also that of its runtime in the image.
-    pub(super) const fn name(self) -> &'static str {
+    pub(super) fn name(&self) -> &str {
         match self {
             Self::Python => "python",
             Self::JavaScript => "javascript",
             Self::Bash => "bash",
+            Self::Labelled(runtime) => &runtime.name,
         }
     }
 
     /// The name in a sentence.
-    pub(super) const fn title(self) -> &'static str {
+    pub(super) fn title(&self) -> &str {
         match self {
             Self::Python => "Python",
             Self::JavaScript => "JavaScript",
             Self::Bash => "Bash",
+            Self::Labelled(runtime) => runtime.title.as_ref().unwrap_or(&runtime.name),
         }
     }
 
-    /// Other names that models use for the language.
-    const fn other_names(self) -> &'static [&'static str] {
-        match self {
+    /// Whether models use this name, which is in lower case, for the language.
+    fn is_named(&self, name: &str) -> bool {
+        let others: &[&str] = match self {
             Self::Python => &["", "python3", "py", "ipython"],
             Self::JavaScript => &["js", "node", "nodejs", "node.js"],
             Self::Bash => &["sh", "shell", "shellscript"],
-        }
+            Self::Labelled(runtime) => {
+                let others = runtime.aliases.iter().chain(&runtime.title);
+                return runtime.name == name
+                    || others.map(|it| it.to_ascii_lowercase()).any(|it| it == name);
+            }
+        };
+        self.name() == name || others.contains(&name)
     }
 
     /// The source of the language's packages, if it has packages.
-    pub(super) const fn ecosystem(self) -> Option<Ecosystem> {
+    pub(super) const fn ecosystem(&self) -> Option<Ecosystem> {
         match self {
             Self::Python => Some(Ecosystem::PyPi),
             Self::JavaScript => Some(Ecosystem::Npm),
-            Self::Bash => None,
+            Self::Bash | Self::Labelled(_) => None,
         }
     }
 
     /// The name of the language's runtime in the sandbox.
-    pub(super) const fn runtime(self) -> RuntimeName {
+    pub(super) fn runtime(&self) -> RuntimeName {
         match self {
             Self::Python => RuntimeName::PYTHON,
             Self::JavaScript => RuntimeName::JAVASCRIPT,
             Self::Bash => RuntimeName::BASH,
+            Self::Labelled(runtime) => runtime.name.clone().into(),
         }
     }
 
     /// The language's features besides running code and reading and writing files.
-    pub(super) fn features(self, undo: u32, world: World) -> Vec<&'static str> {
+    pub(super) fn features(&self, undo: u32, world: World) -> Vec<&'static str> {
         let undo = (undo > 0).then_some("undo");
         match self {
             Self::Python => {
@@ -79,20 +92,41 @@ impl Language {
                 all.into_iter().chain(more.chain(undo.filter(|_| can_go_back))).collect()
             }
             Self::Bash => vec!["files"],
+            Self::Labelled(runtime) => {
+                let has_result = runtime.command.iter().any(|word| word.contains("{result}"));
+                has_result.then_some("result").into_iter().chain(["files"]).collect()
+            }
         }
     }
 
-    /// The language with this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    /// The language with this name: one that is built in, or that new sandboxes have.
+    pub(super) fn named(name: &str, template: &Template) -> Option<Self> {
+        Self::built_in_named(name).or_else(|| {
+            let name = name.trim().to_ascii_lowercase();
+            Self::labelled(template).find(|it| it.is_named(&name))
+        })
+    }
+
+    /// The language with this name, if it is built in.
+    pub(super) fn built_in_named(name: &str) -> Option<Self> {
         let name = name.trim().to_ascii_lowercase();
-        let is_it = |it: &Self| it.name() == name || it.other_names().contains(&&*name);
-        Self::ALL.into_iter().find(is_it)
+        Self::BUILT_IN.into_iter().find(|it| it.is_named(&name))
+    }
+
+    /// The language with this runtime, if it is built in.
+    pub(super) fn built_in(runtime: &RuntimeName) -> Option<Self> {
+        Self::BUILT_IN.into_iter().find(|it| it.name() == runtime.as_str())
+    }
+
+    fn labelled(template: &Template) -> impl Iterator<Item = Self> {
+        let labelled = template.runtimes.iter().filter(|runtime| !runtime.command.is_empty());
+        labelled.map(|runtime| Self::Labelled(Arc::new(runtime.clone())))
     }
 
     /// The languages that new sandboxes have.
     pub(super) fn of(template: &Template) -> impl Iterator<Item = Self> {
         let has = |it: &Self| template.runtimes.iter().any(|runtime| runtime.name == it.name());
-        Self::ALL.into_iter().filter(has)
+        Self::BUILT_IN.into_iter().filter(has).chain(Self::labelled(template))
     }
 
     /// The language that a caller names, otherwise that of the session that it names, otherwise Python.
@@ -121,9 +155,10 @@ impl Language {
         let Some(name) = name else {
             return Ok(Self::of(template).next().unwrap_or(Self::Python));
         };
-        let named = Self::named(name).filter(|named| Self::of(template).any(|it| it == *named));
+        let named = Self::named(name, template);
+        let named = named.filter(|named| Self::of(template).any(|it| it == *named));
         named.ok_or_else(|| {
-            let all: Vec<_> = Self::of(template).map(Self::name).collect();
+            let all: Vec<_> = Self::of(template).map(|it| it.name().to_owned()).collect();
             let why = format!(
                 "{} does not run here. The languages are {}.",
                 quoted(name),
@@ -136,7 +171,10 @@ impl Language {
 
 /// The code between Markdown fences, if they enclose all of it, and the language that they name. No code starts with a
 /// fence.
-pub(super) fn unfenced(code: &str) -> Option<(Option<Language>, &str)> {
+pub(super) fn unfenced<'a>(
+    code: &'a str,
+    template: &Template,
+) -> Option<(Option<Language>, &'a str)> {
     const FENCE: &str = "```";
     let (first, rest) = code.trim().strip_prefix(FENCE)?.split_once('\n')?;
     let inner = rest.strip_suffix(FENCE)?;
@@ -144,7 +182,7 @@ pub(super) fn unfenced(code: &str) -> Option<(Option<Language>, &str)> {
     let is_one_block = !inner.lines().any(|line| line.trim_start().starts_with(FENCE));
     let language = match first.trim() {
         "" => None,
-        first => Some(Language::named(first)?),
+        first => Some(Language::named(first, template)?),
     };
     (ends_in_a_line && is_one_block).then_some((language, inner))
 }
@@ -156,12 +194,7 @@ mod tests {
     use super::*;
 
     fn template(names: &[&str]) -> Template {
-        let runtime = |name: &&str| Runtime {
-            name: (*name).to_owned(),
-            version: None,
-            module: None,
-            libraries: vec![],
-        };
+        let runtime = |name: &&str| Runtime { name: (*name).to_owned(), ..Runtime::default() };
         Template {
             id: "x".into(),
             runtimes: names.iter().map(runtime).collect(),
@@ -187,6 +220,25 @@ mod tests {
     }
 
     #[test]
+    fn a_label_adds_languages_with_names_of_their_own() {
+        let mut image = template(&["python"]);
+        image.runtimes.push(Runtime {
+            name: "r".into(),
+            title: Some("R".into()),
+            aliases: vec!["Rscript".into()],
+            command: vec!["Rscript".into(), "{file}".into()],
+            ..Runtime::default()
+        });
+        for name in ["r", "R", " rscript"] {
+            assert_eq!(Language::chosen(Some(name), &image).expect("r").name(), "r", "{name}");
+        }
+        let (language, code) = unfenced("```R\n1\n```", &image).expect("fenced");
+        assert_eq!((language.expect("r").title(), code), ("R", "1\n"));
+        let why = Language::chosen(Some("lua"), &image).expect_err("it is not there").to_string();
+        assert_eq!(why, "\"lua\" does not run here. The languages are python, r.");
+    }
+
+    #[test]
     fn fences_are_taken_off_where_they_are_around_all_of_the_code() {
         for (code, language, inner) in [
             ("```python\nprint(1)\n```", Some(Language::Python), "print(1)\n"),
@@ -200,7 +252,7 @@ mod tests {
             ("```js\n1\n```", Some(Language::JavaScript), "1\n"),
             ("```bash\nls\n```", Some(Language::Bash), "ls\n"),
         ] {
-            assert_eq!(unfenced(code), Some((language, inner)), "{code}");
+            assert_eq!(unfenced(code, &template(&[])), Some((language, inner)), "{code}");
         }
         for code in [
             "print(1)",
@@ -212,7 +264,7 @@ mod tests {
             "```python\nprint('''```",
             "s = '''\n```\nx\n```\n'''",
         ] {
-            assert_eq!(unfenced(code), None, "{code}");
+            assert_eq!(unfenced(code, &template(&[])), None, "{code}");
         }
     }
 }

@@ -158,8 +158,9 @@ fn state(progress: &Progress, begun: Instant) -> String {
         return "starting the sandbox".into();
     }
     if *loading {
-        let language = language.as_ref().and_then(|language| Language::named(language.as_str()));
-        return format!("loading {}", language.map_or("the interpreter", Language::title));
+        let language = language.as_ref().and_then(Language::built_in);
+        let title = language.as_ref().map_or("the interpreter", Language::title);
+        return format!("loading {title}");
     }
     format!("running for {} s", since.unwrap_or(begun).elapsed().as_secs())
 }

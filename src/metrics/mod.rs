@@ -23,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode_registry},
     metrics::{
@@ -444,10 +445,19 @@ impl Adding<'_> {
     }
 }
 
-/// The label for a language. The languages depend on the image, so unknown ones are "other".
+/// The label for a language. Images name their languages; those beyond the limit are "other".
 fn word(language: &RuntimeName) -> &'static str {
-    const KNOWN: [&str; 3] = ["python", "javascript", "bash"];
-    KNOWN.into_iter().find(|known| *known == language.as_str()).unwrap_or("other")
+    const MAX_LANGUAGES: usize = 32;
+    static KNOWN: Mutex<Vec<&'static str>> = Mutex::new(vec![]);
+    let mut known = KNOWN.lock();
+    if let Some(known) = known.iter().find(|known| **known == language.as_str()) {
+        return known;
+    }
+    if known.len() == MAX_LANGUAGES {
+        return "other";
+    }
+    known.push(language.as_str().to_owned().leak());
+    known[known.len() - 1]
 }
 
 impl Forwarded {

@@ -24,6 +24,8 @@ pub(crate) struct SeenCell<'a> {
     /// The cell's language, such as `python`.
     pub(crate) language: &'a str,
     pub(crate) state: CellState,
+    /// Whether the language keeps variables between cells.
+    pub(crate) keeps_variables: bool,
     /// Whether the cell's interpreter was started for it.
     pub(crate) fresh: bool,
     /// Whether there were variables before the cell, according to what the caller was told.
@@ -198,7 +200,7 @@ pub(super) fn of_workspace(seen: &Seen<'_>, cell: &SeenCell<'_>) -> Notes {
     }
     let stopped = matches!(seen.outcome, Outcome::Timeout | Outcome::Cancelled);
     match cell.state {
-        CellState::Kept if stopped && cell.language != "bash" => {
+        CellState::Kept if stopped && cell.keeps_variables => {
             notes.push(WorkspaceNote::KeptPartly.into());
         }
         // The state before the cell is not the one that its caller expects.
@@ -304,6 +306,7 @@ mod tests {
         SeenCell {
             language: "python",
             state: CellState::Kept,
+            keeps_variables: true,
             fresh: false,
             had_variables: true,
             newly_at_risk: false,
@@ -430,7 +433,8 @@ mod tests {
         for outcome in [Outcome::Timeout, Outcome::Cancelled] {
             let told = notes(outcome, of("javascript"));
             assert!(told[0].starts_with("What the code did before it was stopped"), "{told:?}");
-            assert!(notes(outcome, of("bash")).is_empty(), "a shell keeps nothing");
+            let shell = SeenCell { keeps_variables: false, ..of("bash") };
+            assert!(notes(outcome, shell).is_empty(), "a shell keeps nothing");
         }
         assert!(notes(Outcome::Error, of("javascript")).is_empty());
     }

@@ -224,10 +224,8 @@ pub(super) async fn save(
                 save.runs(runs).await?;
             }
             if path.is_none() {
-                let others = languages.into_iter().filter(|it| {
-                    it != RuntimeName::PYTHON.as_str() && it != RuntimeName::BASH.as_str()
-                });
-                save.lose(others.collect());
+                let others = languages.into_iter();
+                save.lose(others.filter(|it| it != RuntimeName::PYTHON.as_str()).collect());
             }
             Ok::<_, SaveError>(())
         }

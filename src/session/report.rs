@@ -198,6 +198,7 @@ pub(crate) fn report(
         cell: cell.map(|(cell, before)| notes::SeenCell {
             language: before.language.as_str(),
             state: cell.state,
+            keeps_variables: before.language.keeps_variables(),
             fresh: cell.fresh,
             had_variables: before.has_variables,
             newly_at_risk: cell.at_risk && !before.is_at_risk,

@@ -64,6 +64,7 @@ async fn start(setup: &Setup, how: SandboxStart) -> Result<(Sandbox, Link, LinkO
         holding: setup.hold.as_ref().map(|hold| hold.of(&setup.backend, &sandbox.id)),
         timezone: setup.timezone.clone(),
         asks: setup.asks,
+        commands: setup.template.get().await.commands(),
     };
     match Link::connect(stream, setup.timing, opening).await {
         Ok((link, owner)) => {

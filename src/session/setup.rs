@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use backend::{Backend, SavesSandboxes, Spec};
+use backend::{Backend, KnownTemplate, SavesSandboxes, Spec};
 use config::Tracebacks;
 use link::Timing;
 use model::{SessionId, SessionKey};
@@ -49,6 +49,8 @@ pub(crate) struct Setup {
     /// Cells of a workspace that can be undone.
     pub(crate) undo: Option<u32>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// The contents of new sandboxes.
+    pub(crate) template: Arc<KnownTemplate>,
     /// `None` without an archive.
     pub(crate) archiving: Option<Archiving>,
     /// Commands, each with the span of the call that sent it.

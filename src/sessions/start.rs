@@ -149,6 +149,7 @@ impl NewSession {
             asks: host.calls.is_some(),
             undo: config.toolsets.has(Toolset::Code).then_some(config.undo),
             backend: host.backend.clone(),
+            template: host.template.clone(),
             archiving,
             commands,
             observers: Observers::new(&id, observers),

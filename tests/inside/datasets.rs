@@ -68,6 +68,7 @@ mod wasm {
                 hold: None,
                 timezone: None,
                 asks: false,
+                commands: vec![],
             };
             agent.send(Kind::Hello, &hello, b"");
             assert_eq!(agent.receive().kind, Kind::Hello);

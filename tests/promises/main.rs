@@ -25,6 +25,7 @@ mod http;
 mod http_answers;
 mod images;
 mod kubernetes;
+mod labelled_languages;
 mod local_files;
 mod log;
 mod metrics;

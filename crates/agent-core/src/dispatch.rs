@@ -242,7 +242,8 @@ impl<F: Frontend> Dispatcher<F> {
     pub fn greet(&mut self, first: &Frame) -> Result<(), Box<dyn Error>> {
         let mut hello = greet(first, &self.replies)?;
         let undo = hello.undo.map(|undo| undo.min(MAX_UNDO));
-        let settings = Settings { preload: hello.preload.take(), undo };
+        let commands = std::mem::take(&mut hello.commands);
+        let settings = Settings { preload: hello.preload.take(), undo, commands };
         if hello.asks {
             self.asks.enable();
         }

@@ -14,9 +14,9 @@ use std::{
 use protocol::{
     limits::{MAX_CAPTURE, MAX_CHANGED},
     message::{
-        CellDone, Contents, End, Export, ExportDone, Facts, Failure, FileEntry, HibernateDone,
-        Import, ImportDone, InspectDone, MissingFile, Reset, ResetDone, Run, RunDone, RuntimeName,
-        Start,
+        CellDone, CommandRuntime, Contents, End, Export, ExportDone, Facts, Failure, FileEntry,
+        HibernateDone, Import, ImportDone, InspectDone, MissingFile, Reset, ResetDone, Run,
+        RunDone, RuntimeName, Start,
     },
 };
 use sandbox_files::{
@@ -69,6 +69,8 @@ pub struct Settings {
     pub preload: Option<Vec<String>>,
     /// The number of cells that can be undone; `None` if there will be no cells.
     pub undo: Option<u32>,
+    /// The languages that only need a command.
+    pub commands: Vec<CommandRuntime>,
 }
 
 /// Runs programs and cells, and keeps the interpreters of workspaces.
@@ -116,7 +118,7 @@ pub trait Runner {
     fn look(&self) -> Seen;
 
     /// Scratch space, and the name of the file in it that has the text of this runtime's programs.
-    fn script(&self, runtime: &RuntimeName) -> (&Path, &'static str);
+    fn script(&self, runtime: &RuntimeName) -> (&Path, &str);
 
     /// The files of the datasets by their absolute paths, as far as there are not too many.
     fn datasets(&self) -> Snapshot;

@@ -212,8 +212,11 @@ impl Worker {
         let (mut stopped, mut cell, mut result) = (None, None, vec![]);
         if is_cell {
             let report = supervised.as_mut().ok().and_then(|it| it.report.take());
+            let runtime = runtimes.of_mut(&name)?;
             let report = report.filter(is_within_limits);
-            let done = runtimes.of_mut(&name)?.end_cell(report.as_ref(), children);
+            let done = runtime.end_cell(report.as_ref(), children);
+            // Only now has the cell no process left that could change its result.
+            let report = report.or_else(|| runtime.report());
             let report = report.unwrap_or_default();
             cell = Some(CellDone { result: report.captured, ..done });
             result = report.result;
@@ -473,7 +476,7 @@ impl Runner for Worker {
         Seen { data: tree::snapshot(&self.data), scratch: tree::scratch(&self.places.scratch) }
     }
 
-    fn script(&self, runtime: &RuntimeName) -> (&Path, &'static str) {
+    fn script(&self, runtime: &RuntimeName) -> (&Path, &str) {
         (&self.places.scratch, self.runtimes.of(runtime).map_or("", Runtime::script_name))
     }
 

@@ -32,6 +32,7 @@ fn hello(limit_ms: u64) -> ServerHello {
         hold: Some(hold(limit_ms, TOKEN)),
         timezone: None,
         asks: false,
+        commands: vec![],
     }
 }
 

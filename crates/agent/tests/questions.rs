@@ -42,6 +42,7 @@ fn agent() -> Agent {
         hold: Some(hold()),
         timezone: None,
         asks: true,
+        commands: vec![],
     });
     agent
 }

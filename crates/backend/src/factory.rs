@@ -13,6 +13,7 @@ use super::{
     Backend,
     docker::{Docker, PackageSettings},
     local::Local,
+    template::Template,
 };
 
 /// Longest that an engine may take to answer whether it can be used.
@@ -51,7 +52,10 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
                 "SANDBOX_ENGINE is wasm, and this program was built without the embedded engine",
             ));
         }
-        Engine::Local => Arc::new(Local::new()?),
+        Engine::Local => {
+            let template = Template::in_settings("local", config).map_err(io::Error::other)?;
+            Arc::new(Local::of(template)?)
+        }
     })
 }
 

@@ -171,8 +171,8 @@ pub(crate) fn python(version: Option<&str>) -> Runtime {
     Runtime {
         name: "python".into(),
         version: version.map(str::to_owned),
-        module: None,
         libraries: names.map(library).collect(),
+        ..Runtime::default()
     }
 }
 
@@ -184,8 +184,7 @@ pub(crate) fn runtimes(python_version: Option<&str>) -> Vec<Runtime> {
     let without_libraries = |name: &str, version: Option<&str>| Runtime {
         name: name.into(),
         version: version.map(str::to_owned),
-        module: None,
-        libraries: vec![],
+        ..Runtime::default()
     };
     vec![
         python(python_version),
@@ -351,6 +350,6 @@ mod tests {
     #[test]
     fn a_label_is_read_as_it_is_written() {
         let runtimes = runtimes(Some("3.13.5"));
-        assert_eq!(from_label(&to_label(runtimes.clone())), Some(runtimes));
+        assert_eq!(from_label(&to_label(runtimes.clone())), Ok(runtimes));
     }
 }

@@ -30,6 +30,7 @@ pub struct Local {
     next: AtomicU32,
     /// Process ids of agents, by the names of their sandboxes.
     pids: Mutex<HashMap<String, u32>>,
+    template: Template,
 }
 
 impl Local {
@@ -38,6 +39,12 @@ impl Local {
     /// # Errors
     /// If the folder for temporary files cannot be written to.
     pub fn new() -> std::io::Result<Self> {
+        // Tests see the same texts as with the image.
+        Self::of(Template::built_in("local"))
+    }
+
+    /// The same with other contents than those of the image.
+    pub(crate) fn of(template: Template) -> std::io::Result<Self> {
         let name = format!("llm-sandbox-local-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder)?;
@@ -52,7 +59,7 @@ impl Local {
             fs::create_dir_all(path.parent().expect("the path was joined to a folder's"))?;
             fs::write(path, content)?;
         }
-        Ok(Self { folder, next: AtomicU32::new(0), pids: Mutex::default() })
+        Ok(Self { folder, next: AtomicU32::new(0), pids: Mutex::default(), template })
     }
 
     async fn launch(&self, spec: &Spec) -> std::io::Result<Sandbox> {
@@ -162,8 +169,7 @@ impl Backend for Local {
     }
 
     fn template(&self) -> BoxFuture<'_, Option<Template>> {
-        // Tests see the same texts as with the image.
-        Box::pin(async { Some(Template::built_in("local")) })
+        Box::pin(async { Some(self.template.clone()) })
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {

@@ -382,6 +382,11 @@ settings! {
         /// Kubernetes its name in a registry that the nodes reach, with a tag that is not used again: nodes keep what
         /// they have under a name.
         image: String = SANDBOX_IMAGE["engine.image"](defaults::IMAGE, Words("the name of an image"), text);
+        /// The image's label llm-sandbox.template, in JSON: its languages and libraries. On Docker the server reads the
+        /// label itself. On Kubernetes it cannot; by default it assumes the image that `llm-sandbox image build` builds.
+        image_template: Option<String> = SANDBOX_IMAGE_TEMPLATE["engine.kubernetes.image_template"](
+            "", Words("the text of a label"), optional,
+        );
         /// Runtime of the containers, for example runsc for gVisor; the engine's default if not set. On Kubernetes
         /// the name of a RuntimeClass.
         runtime: Option<String> = SANDBOX_RUNTIME["engine.container_runtime"](

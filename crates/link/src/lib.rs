@@ -31,8 +31,8 @@ use protocol::{
     frame::{Kind, MAX_BODY, PROTOCOL_VERSION},
     limits::MAX_LIVE,
     message::{
-        AgentHello, Failure, FailureCode, Hibernate, Kill, Output, OutputDone, Peek, PeekDone,
-        PeerVersion, Ping, ServerHello, Warm, WarmDone,
+        AgentHello, CommandRuntime, Failure, FailureCode, Hibernate, Kill, Output, OutputDone,
+        Peek, PeekDone, PeerVersion, Ping, ServerHello, Warm, WarmDone,
     },
 };
 use thiserror::Error;
@@ -155,6 +155,8 @@ pub struct Opening {
     pub timezone: Option<String>,
     /// Whether programs may ask for calls of tools. Somebody must then answer what [`LinkOwner::take_asked`] returns.
     pub asks: bool,
+    /// The languages that only need a command.
+    pub commands: Vec<CommandRuntime>,
 }
 
 impl Link {
@@ -168,7 +170,7 @@ impl Link {
         timing: Timing,
         opening: Opening,
     ) -> Result<(Self, LinkOwner), LinkError> {
-        let Opening { preload, undo, holding, timezone, asks } = opening;
+        let Opening { preload, undo, holding, timezone, asks, commands } = opening;
         let hello = ServerHello {
             version: PROTOCOL_VERSION,
             silence_limit_ms: millis(timing.silence),
@@ -177,6 +179,7 @@ impl Link {
             hold: holding.as_ref().map(Holding::hold),
             timezone,
             asks,
+            commands,
         };
         let greeted = timeout(timing.hello, exchange(&mut stream, Kind::Hello, &hello)).await;
         let (prefix, head, _) =

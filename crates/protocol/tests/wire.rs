@@ -5,13 +5,13 @@ use protocol::{
     frame::{self, Kind, PROTOCOL_VERSION},
     message::{
         Abandon, AgentHello, Answer, Ask, Call, Captured, Carried, CarryLimits, CellDone,
-        CellState, Column, ColumnKind, Contents, Document, Empty, End, Export, ExportDone, Facts,
-        Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate, HibernateDone, Import,
-        ImportDone, Inspect, InspectDone, Install, Kill, List, ListDone, LostVariable, MissingFile,
-        Names, Output, OutputDone, PackagePiece, PageProblem, Pause, Peek, PeekDone, PeerVersion,
-        Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run, RunDone, RuntimeName,
-        ServerHello, Shape, Sheet, Stamp, Start, Stream, Summarize, SummarizeDone, Summary,
-        SummaryKind, Variable, Warm, WarmDone, WentOn, Withdraw,
+        CellState, Column, ColumnKind, CommandRuntime, Contents, Document, Empty, End, Export,
+        ExportDone, Facts, Failure, FailureCode, FileEntry, Forget, Get, GetDone, Hibernate,
+        HibernateDone, Import, ImportDone, Inspect, InspectDone, Install, Kill, List, ListDone,
+        LostVariable, MissingFile, Names, Output, OutputDone, PackagePiece, PageProblem, Pause,
+        Peek, PeekDone, PeerVersion, Ping, Pong, Position, Put, PutDone, Reset, ResetDone, Run,
+        RunDone, RuntimeName, ServerHello, Shape, Sheet, Stamp, Start, Stream, Summarize,
+        SummarizeDone, Summary, SummaryKind, Variable, Warm, WarmDone, WentOn, Withdraw,
     },
     resume::{Hold, Remember, Resume, Resumed},
 };
@@ -135,6 +135,7 @@ fn hello(preload: Option<Vec<String>>, undo: Option<u32>) -> ServerHello {
         hold: None,
         timezone: None,
         asks: false,
+        commands: vec![],
     }
 }
 
@@ -151,6 +152,19 @@ fn of_holding() -> Vec<String> {
             &ServerHello {
                 timezone: Some("Europe/Berlin".into()),
                 asks: true,
+                ..hello(None, None)
+            },
+            b"",
+        ),
+        golden(
+            0,
+            Kind::Hello,
+            &ServerHello {
+                commands: vec![CommandRuntime {
+                    name: "r".to_owned().into(),
+                    command: vec!["Rscript".into(), "{file}".into()],
+                    file: "main.R".into(),
+                }],
                 ..hello(None, None)
             },
             b"",

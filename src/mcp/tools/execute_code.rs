@@ -1,5 +1,6 @@
 //! `execute_code`.
 
+use backend::Template;
 use config::{Config, Toolset};
 use model::{
     CellStatus, OwnSettings, SessionId, World,
@@ -87,7 +88,7 @@ impl Tool for ExecuteCode {
         let which = call.workspace(session_id.as_deref(), log)?;
         let sessions = &call.services.sessions;
         let (fences, code) = call.code(code).await?;
-        let named = language.as_deref().or(fences.map(Language::name));
+        let named = language.as_deref().or(fences.as_ref().map(Language::name));
         let language = Language::meant(named, session_id.as_deref(), sessions).await?;
         let config = sessions.config();
         if in_background {
@@ -125,6 +126,19 @@ fn timeouts(config: &Config) -> (u64, u64) {
     (usual.min(most), most)
 }
 
+/// The sentence on the languages that keep nothing but files.
+fn stateless(template: &Template) -> Option<String> {
+    let names: Vec<_> = Language::of(template)
+        .filter(|language| matches!(language, Language::Labelled(_)))
+        .map(|language| language.name().to_owned())
+        .collect();
+    match &names[..] {
+        [] => None,
+        [name] => Some(format!("{name} keeps nothing.")),
+        [rest @ .., last] => Some(format!("{} and {last} keep nothing.", rest.join(", "))),
+    }
+}
+
 /// The description of the tool for models.
 fn description(facts: &ToolFacts) -> String {
     let config = facts.config;
@@ -142,7 +156,10 @@ fn description(facts: &ToolFacts) -> String {
                  fs, path and util.",
             ),
             Language::Bash => Some("bash keeps only its folder."),
+            Language::Labelled(_) => None,
         })
+        .map(str::to_owned)
+        .chain(stateless(facts.template))
         .collect();
     let others = if others.is_empty() { String::new() } else { format!(" {}", others.join(" ")) };
     let (shell, back, stays) = if is_system {

@@ -94,15 +94,15 @@ impl Tool for ListRuntimes {
 }
 
 fn runtimes(template: &Template, config: &Config) -> Vec<Value> {
-    let named = |language: Language| {
+    let named = |language: &Language| {
         template.runtimes.iter().find(|runtime| runtime.name == language.name())
     };
     Language::of(template)
-        .filter_map(|language| Some(rendered(language, named(language)?, config, template.world)))
+        .filter_map(|language| Some(rendered(&language, named(&language)?, config, template.world)))
         .collect()
 }
 
-fn rendered(language: Language, runtime: &Runtime, config: &Config, world: World) -> Value {
+fn rendered(language: &Language, runtime: &Runtime, config: &Config, world: World) -> Value {
     let packages = runtime.libraries.iter().map(|library| {
         let mut package = json!({ "name": library.name });
         if let Some(version) = &library.version {

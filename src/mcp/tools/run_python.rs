@@ -81,8 +81,9 @@ impl Tool for RunPython {
         let which = call.session_or_new(session_id.as_deref(), log)?;
         let is_named = matches!(which, Which::Named(_));
         let (fences, code) = call.code(code).await?;
-        let named = language.as_deref().or(fences.map(Language::name));
-        if let Some(other) = named.filter(|name| Language::named(name) != Some(Language::Python)) {
+        let named = language.as_deref().or(fences.as_ref().map(Language::name));
+        let is_other = |name: &&str| Language::built_in_named(name) != Some(Language::Python);
+        if let Some(other) = named.filter(is_other) {
             let why = format!("Only Python runs here, not {}. Write it in Python.", quoted(other));
             return Err(Error::InvalidArgument(why));
         }

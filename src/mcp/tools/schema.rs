@@ -117,7 +117,7 @@ pub(super) fn next_offset() -> Value {
 
 /// The language of a call: one of those that there are; Python if none is named.
 pub(super) fn language(template: &Template) -> Value {
-    let names: Vec<_> = Language::of(template).map(Language::name).collect();
+    let names: Vec<_> = Language::of(template).map(|it| it.name().to_owned()).collect();
     let mut argument = json!({ "type": "string" });
     argument[SHOWN_CHOICES] = names.into();
     argument

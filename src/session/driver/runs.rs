@@ -250,6 +250,9 @@ impl Driver {
     /// Records whether there are variables after a cell. Without a cell that lasted there are none, so none can be
     /// lost.
     fn remember(&mut self, language: &RuntimeName, cell: &CellReply) {
+        if !language.keeps_variables() {
+            return;
+        }
         if cell.state == CellState::Lost || cell.count == 0 {
             self.remembering.remove(language);
         } else {

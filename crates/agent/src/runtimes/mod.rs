@@ -4,12 +4,14 @@
 //! runner -- Runtimes --+-- python      a new interpreter, or a fork of one that has loaded its modules
 //!                      +-- javascript  a new Node; one that lives on runs the cells
 //!                      +-- bash        a new shell
-//!                      '-- ..          to add one: a folder here, a folder in the image, a row below
+//!                      +-- command     a new process of a command that the image's label names; no code here is needed
+//!                      '-- ..          to add one with state: a folder here, a folder in the image, a row below
 //! ```
 
 mod bash;
 pub(crate) mod channel;
 mod cold;
+mod command;
 mod javascript;
 pub(crate) mod program;
 mod python;
@@ -47,7 +49,7 @@ pub(crate) trait Runtime: Send {
     fn start(&mut self, source: Source<'_>, children: &mut Children) -> Result<Program, Failure>;
 
     /// The name of the file in scratch space that contains a program's text.
-    fn script_name(&self) -> &'static str;
+    fn script_name(&self) -> &str;
 
     /// Adds to a run that did not succeed what the end of its standard error says. `files` are those of the data area.
     fn explain(&self, _stderr: &[u8], _files: &Snapshot, _ended: &mut Ended) {}
@@ -101,6 +103,11 @@ pub(crate) trait Runtime: Send {
     /// report that the cell is done; otherwise the kernel must be killed.
     fn interrupt(&mut self) -> bool {
         false
+    }
+
+    /// The report of a cell that has ended without one on a channel.
+    fn report(&self) -> Option<CellReport> {
+        None
     }
 
     /// Ends a cell: with its report if the kernel says that it is done, without one if the kernel is dead or must be
@@ -188,15 +195,21 @@ pub(crate) struct Outlook {
 }
 
 /// The runtimes that this sandbox has.
-pub(crate) struct Runtimes(Vec<Box<dyn Runtime>>);
+pub(crate) struct Runtimes {
+    all: Vec<Box<dyn Runtime>>,
+    places: Places,
+}
 
 impl Runtimes {
     pub(crate) fn new(places: &Places) -> Self {
-        Self(vec![
-            Box::new(python::Python::new(places)),
-            Box::new(javascript::JavaScript::new(places)),
-            Box::new(bash::Bash::new(places)),
-        ])
+        Self {
+            all: vec![
+                Box::new(python::Python::new(places)),
+                Box::new(javascript::JavaScript::new(places)),
+                Box::new(bash::Bash::new(places)),
+            ],
+            places: places.clone(),
+        }
     }
 
     /// The runtime of this name, for a program or cell that begins: the others stand aside.
@@ -205,7 +218,7 @@ impl Runtimes {
         name: &RuntimeName,
         children: &mut Children,
     ) -> Result<&mut dyn Runtime, Failure> {
-        for other in self.0.iter_mut().filter(|runtime| runtime.name() != *name) {
+        for other in self.all.iter_mut().filter(|runtime| runtime.name() != *name) {
             other.stand_aside(children);
         }
         self.of_mut(name)
@@ -213,10 +226,10 @@ impl Runtimes {
 
     /// The runtime of this name.
     pub(crate) fn of_mut(&mut self, name: &RuntimeName) -> Result<&mut dyn Runtime, Failure> {
-        if let Some(at) = self.0.iter().position(|runtime| runtime.name() == *name) {
-            return Ok(&mut *self.0[at]);
+        if let Some(at) = self.all.iter().position(|runtime| runtime.name() == *name) {
+            return Ok(&mut *self.all[at]);
         }
-        let names: Vec<_> = self.0.iter().map(|runtime| runtime.name()).collect();
+        let names: Vec<_> = self.all.iter().map(|runtime| runtime.name()).collect();
         let known: Vec<_> = names.iter().map(RuntimeName::as_str).collect();
         let detail = format!("no runtime {:?} here, only {}", name.as_str(), known.join(", "));
         Err(Failure::new(FailureCode::NoRuntime, detail))
@@ -224,12 +237,12 @@ impl Runtimes {
 
     /// The runtime of this name, if there is one.
     pub(crate) fn of(&self, name: &RuntimeName) -> Option<&dyn Runtime> {
-        self.0.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
+        self.all.iter().find(|runtime| runtime.name() == *name).map(|runtime| &**runtime)
     }
 
     /// Starts a process that summarizes a file, if a runtime can.
     pub(crate) fn summarize(&self, file: &File, request: &Summarize) -> Option<Summarizer> {
-        self.0.iter().find_map(|runtime| runtime.summarize(file, request))
+        self.all.iter().find_map(|runtime| runtime.summarize(file, request))
     }
 
     /// Prepares for the next cells.
@@ -239,15 +252,20 @@ impl Runtimes {
 
     /// Whether any kernel lives.
     pub(crate) fn is_live(&self) -> bool {
-        self.0.iter().any(|runtime| runtime.is_live())
+        self.all.iter().any(|runtime| runtime.is_live())
     }
 
     /// All kernels and their copies.
     pub(crate) fn kernels(&self) -> Vec<Pid> {
-        self.0.iter().flat_map(|runtime| runtime.kernels()).collect()
+        self.all.iter().flat_map(|runtime| runtime.kernels()).collect()
     }
 
     pub(crate) fn configure(&mut self, settings: &Settings, children: &mut Children) {
+        for spec in &settings.commands {
+            if self.of(&spec.name).is_none() {
+                self.all.push(Box::new(command::ByCommand::new(spec.clone(), &self.places)));
+            }
+        }
         self.each(|runtime| runtime.configure(settings, children));
     }
 
@@ -258,7 +276,7 @@ impl Runtimes {
     /// How the next programs start; `None` until that is known of all runtimes.
     pub(crate) fn outlook(&self) -> Option<Outlook> {
         let mut all = Outlook { ready: true, problems: vec![] };
-        for runtime in &self.0 {
+        for runtime in &self.all {
             let Outlook { ready, problems } = runtime.outlook()?;
             all.ready &= ready;
             all.problems.extend(problems);
@@ -279,14 +297,14 @@ impl Runtimes {
     }
 
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().flat_map(|runtime| runtime.fds())
+        self.all.iter().flat_map(|runtime| runtime.fds())
     }
 
     pub(crate) fn alarm(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|runtime| runtime.alarm()).min()
+        self.all.iter().filter_map(|runtime| runtime.alarm()).min()
     }
 
     fn each(&mut self, act: impl FnMut(&mut Box<dyn Runtime>)) {
-        self.0.iter_mut().for_each(act);
+        self.all.iter_mut().for_each(act);
     }
 }

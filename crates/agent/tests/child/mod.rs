@@ -89,6 +89,7 @@ impl Agent {
             hold: None,
             timezone: None,
             asks: false,
+            commands: vec![],
         });
     }
 

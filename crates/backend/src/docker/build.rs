@@ -37,7 +37,7 @@ impl Builder for Docker {
             Ok(self.image_facts().await?.is_some_and(|facts| {
                 facts.content.as_deref() == Some(&image::content_id(base_image))
                     && facts.protocol == Some(image::PROTOCOL)
-                    && facts.runtimes.is_some()
+                    && matches!(facts.template, Ok(Some(_)))
             }))
         })
     }

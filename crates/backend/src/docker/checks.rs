@@ -90,13 +90,17 @@ impl Docker {
             ),
             Some(protocol) => {
                 let text = format!("{name}, protocol {protocol}, {} MB", facts.size / 1_000_000);
-                let says_what_it_holds = facts.runtimes.is_some();
-                if !says_what_it_holds {
-                    let label = image::LABEL_TEMPLATE;
+                let label = image::LABEL_TEMPLATE;
+                if let Err(fault) = facts.template {
+                    Finding::fault(
+                        format!("{text}; its label {label} is invalid"),
+                        format!("{fault} Correct the label and build the image again."),
+                    )
+                } else if let Ok(None) = facts.template {
                     Finding::warning(
                         format!(
-                            "{text}; its label {label} is missing or unreadable, so clients are \
-                             told the libraries of this version's own image"
+                            "{text}; it has no label {label}, so clients are told the languages and \
+                             libraries of this version's own image"
                         ),
                         build,
                     )

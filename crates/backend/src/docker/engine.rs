@@ -8,7 +8,7 @@ use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{BackendError, BackendErrorKind as Kind, Runtime, image, template};
+use crate::{BackendError, BackendErrorKind as Kind, Template, image};
 
 /// Longest wait for the first byte of an answer, in seconds. Engines can be slow, but no call of this program takes
 /// that long.
@@ -64,8 +64,8 @@ pub(super) struct ImageFacts {
     pub protocol: Option<u32>,
     /// [`image::content_id`] of the files from which it was built, from a label.
     pub content: Option<String>,
-    /// The image's runtimes, if the image has a valid label for them.
-    pub runtimes: Option<Vec<Runtime>>,
+    /// The template of its sandboxes, from a label, or the fault of that label.
+    pub template: Result<Option<Template>, String>,
     /// Size in bytes.
     pub size: u64,
 }
@@ -149,11 +149,13 @@ pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<Im
         Err(error) => return Err(error),
     };
     let labels = image.config.and_then(|config| config.labels).unwrap_or_default();
+    let id = image.id.unwrap_or_default();
+    let label = labels.get(image::LABEL_TEMPLATE);
     Ok(Some(ImageFacts {
-        id: image.id.unwrap_or_default(),
+        template: label.map(|label| Template::of_label(&*id, Some(label))).transpose(),
+        id,
         protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
         content: labels.get(image::LABEL_CONTENT).cloned(),
-        runtimes: labels.get(image::LABEL_TEMPLATE).and_then(|label| template::from_label(label)),
         size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),
     }))
 }
@@ -267,6 +269,14 @@ pub(super) fn image_outdated(image: &str) -> BackendError {
          build` on the server's host; then rebuild any image of your own that is based on it."
     );
     BackendError::new(Kind::TemplateOutdated, message)
+}
+
+/// The error if the label for the contents of an image is invalid.
+pub(super) fn template_invalid(image: &str, fault: &str) -> BackendError {
+    let message =
+        format!("The label {} of the image {image} is invalid. {fault}", image::LABEL_TEMPLATE);
+    BackendError::new(Kind::TemplateOutdated, message)
+        .with_fix("Correct the label and build the image again: see docs/image.md.")
 }
 
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {

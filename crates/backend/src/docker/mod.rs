@@ -382,11 +382,8 @@ impl Backend for Docker {
 
     fn template(&self) -> BoxFuture<'_, Option<Template>> {
         Box::pin(async move {
-            let ImageFacts { id, runtimes, .. } = self.image_facts().await.ok()??;
-            Some(match runtimes {
-                Some(runtimes) => Template { id, runtimes, world: self.world() },
-                None => Template::built_in(id),
-            })
+            let ImageFacts { id, template, .. } = self.image_facts().await.ok()??;
+            Some(template.ok().flatten().unwrap_or_else(|| Template::built_in(id)))
         })
     }
 
@@ -407,6 +404,9 @@ impl Backend for Docker {
                 None => Err(engine::image_missing(&self.image)),
                 Some(facts) if facts.protocol != Some(image::PROTOCOL) => {
                     Err(engine::image_outdated(&self.image))
+                }
+                Some(ImageFacts { template: Err(fault), .. }) => {
+                    Err(engine::template_invalid(&self.image, &fault))
                 }
                 Some(_) => Ok(()),
             }

@@ -105,6 +105,7 @@ struct Settings {
     url: Option<String>,
     namespace: Option<String>,
     image: String,
+    template: Template,
     runtime_class: Option<String>,
     patch: Patch,
     deadline: Duration,
@@ -191,6 +192,8 @@ impl Kubernetes {
             url,
             namespace: config.kubernetes_namespace.clone(),
             image: config.image.clone(),
+            template: Template::in_settings(&*config.image, config)
+                .map_err(|fault| BackendError::new(Kind::Denied, fault))?,
             runtime_class: config.runtime.clone(),
             patch: read_patch(config)?,
             deadline: config.session_ttl + config.exec_timeout + MAX_USE,
@@ -388,8 +391,8 @@ impl Backend for Kubernetes {
     fn template(&self) -> BoxFuture<'_, Option<Template>> {
         // The labels of an image are in its registry, which this server may not be able to reach. Nodes may also have
         // different images under the same name, so that a running pod shows nothing about the next one. Only the name
-        // of the image is certain.
-        Box::pin(async { Some(Template::built_in(&*self.0.settings.image)) })
+        // of the image is certain, and what the settings say of it.
+        Box::pin(async { Some(self.0.settings.template.clone()) })
     }
 
     fn ready(&self) -> BoxFuture<'_, Result<(), BackendError>> {

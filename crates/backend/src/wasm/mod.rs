@@ -260,6 +260,7 @@ impl Backend for Wasm {
                         version: Some(version.clone()),
                     })
                     .collect(),
+                ..Runtime::default()
             });
             Some(Template {
                 id: embedded::key(),

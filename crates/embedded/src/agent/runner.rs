@@ -286,7 +286,7 @@ impl Runner for Worker {
         Seen { data: now.snapshot(), scratch: now.elsewhere() }
     }
 
-    fn script(&self, _: &RuntimeName) -> (&Path, &'static str) {
+    fn script(&self, _: &RuntimeName) -> (&Path, &str) {
         (SCRATCH.as_ref(), SCRIPT)
     }
 

@@ -26,8 +26,8 @@ pub use self::{
         Start, Stream,
     },
     sandbox::{
-        AgentHello, Empty, Hibernate, HibernateDone, PeerVersion, Ping, Pong, RuntimeName,
-        ServerHello, Warm, WarmDone, WentOn,
+        AgentHello, CommandRuntime, Empty, Hibernate, HibernateDone, PeerVersion, Ping, Pong,
+        RuntimeName, ServerHello, Warm, WarmDone, WentOn,
     },
     summary::{
         Column, ColumnKind, Document, PageProblem, Sheet, Summarize, SummarizeDone, Summary,

@@ -39,6 +39,21 @@ pub struct ServerHello {
     /// Whether programs may [ask](super::Ask) for calls of tools.
     #[serde(default, skip_serializing_if = "is_false")]
     pub asks: bool,
+    /// The languages of the image that only need a command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<CommandRuntime>,
+}
+
+/// A language without state: a command runs each program and each cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandRuntime {
+    /// The name of the language.
+    pub name: RuntimeName,
+    /// The command and its arguments. `{file}` in them stands for the path of the file with the code, and `{result}` for
+    /// the path of a file whose content becomes the result of the cell.
+    pub command: Vec<String>,
+    /// The name of the file with the code.
+    pub file: String,
 }
 
 /// Answers [`ServerHello`], and is the first frame from the agent.
@@ -64,6 +79,11 @@ impl RuntimeName {
     pub const JAVASCRIPT: Self = Self(Cow::Borrowed("javascript"));
     /// The shell.
     pub const BASH: Self = Self(Cow::Borrowed("bash"));
+
+    /// Whether the interpreter lives on between cells, with its variables. All other languages keep only files.
+    pub fn keeps_variables(&self) -> bool {
+        [Self::PYTHON, Self::JAVASCRIPT].contains(self)
+    }
 
     /// The name as on the wire, which may be anything.
     pub fn as_str(&self) -> &str {
