@@ -32,7 +32,7 @@ pub fn of(config: &Config) -> io::Result<Arc<dyn Backend>> {
             let packages = packages
                 .map(|limit| PackageSettings { limit, network: config.packages_network.clone() });
             let docker = Docker::new(&config.image, config.runtime.as_deref());
-            let docker = docker.with_packages(packages);
+            let docker = docker.with_packages(packages).with_gpus(config.gpus.clone());
             Arc::new(docker.or_instead(config.engine_instead.clone()))
         }
         #[cfg(feature = "kubernetes")]

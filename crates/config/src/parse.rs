@@ -178,6 +178,14 @@ fn all_right<T>(mistaken: Mistaken, value: T) -> Result<T, Mistaken> {
     if mistaken.is_empty() { Ok(value) } else { Err(mistaken) }
 }
 
+/// CDI names of devices.
+pub(super) fn devices(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
+    list(value, |name| {
+        let form = "is no CDI name, such as nvidia.com/gpu=all";
+        (!defaults::is_device(name)).then(|| format!("{name:?} {form}"))
+    })
+}
+
 /// Origins as browsers write them (RFC 6454), or with `*` for any port.
 pub(super) fn origins(_: &Row, value: &str) -> Result<Vec<String>, Mistaken> {
     list(value, |origin| {

@@ -30,10 +30,10 @@ use super::{
     misspelt::Misspelt,
     oauth::{items, policies, roles, safe_url, scopes},
     parse::{
-        archive, days, dns_label, explained, folders, host_and_port, hosts, limit, log_file,
-        minutes, minutes_unless_empty, minutes_unless_zero, modules, network, number, on_or_off,
-        optional, origins, path, rate, seconds, seconds_unless_empty, server_key, socket_address,
-        text, timezone, token, tokens, unless_empty, url, whole, word,
+        archive, days, devices, dns_label, explained, folders, host_and_port, hosts, limit,
+        log_file, minutes, minutes_unless_empty, minutes_unless_zero, modules, network, number,
+        on_or_off, optional, origins, path, rate, seconds, seconds_unless_empty, server_key,
+        socket_address, text, timezone, token, tokens, unless_empty, url, whole, word,
     },
     reader::Reader,
     rows::settings,
@@ -392,6 +392,10 @@ settings! {
         runtime: Option<String> = SANDBOX_RUNTIME["engine.container_runtime"](
             "", Words("the name of a runtime"), optional,
         );
+        /// Devices of the host that all sandboxes can use, by their CDI names, separated by commas, such as
+        /// nvidia.com/gpu=all; on Kubernetes resources with their number, such as nvidia.com/gpu=1. Drivers widen what a
+        /// sandbox can attack: see docs/image.md. The embedded engine has none.
+        gpus: Vec<String> = SANDBOX_GPUS["sandbox.gpus"]("", Words("names of devices"), devices);
         /// Namespace of the sandboxes' pods. By default that of the server's own service account or, outside the
         /// cluster, of the context in KUBECONFIG.
         kubernetes_namespace: Option<String> = SANDBOX_KUBERNETES_NAMESPACE["engine.kubernetes.namespace"](

@@ -55,6 +55,22 @@ pub fn is_network(name: &str) -> bool {
     !name.is_empty() && !["host", "none"].contains(&name) && name.bytes().all(is_of)
 }
 
+/// Whether this names devices of a kind for CDI, the Container Device Interface: `vendor/class=device`, such as
+/// `nvidia.com/gpu=all`.
+pub fn is_device(name: &str) -> bool {
+    let is_of = |more: &'static [u8]| {
+        move |text: &str| {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
+            !text.is_empty() && text.bytes().all(is_plain)
+        }
+    };
+    let parts =
+        name.split_once('/').and_then(|(vendor, rest)| Some((vendor, rest.split_once('=')?)));
+    parts.is_some_and(|(vendor, (class, device))| {
+        is_of(b".-")(vendor) && is_of(b"_-")(class) && is_of(b"_-.:")(device)
+    })
+}
+
 /// Bounds of the size of the data area, in bytes. [`max_data`] is a further bound, which depends on the memory.
 pub const DATA_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 

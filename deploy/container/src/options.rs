@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use bollard_stubs::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
-    Mount, MountType, MountVolumeOptions, ResourcesUlimits,
+    ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
+    HostConfigLogConfig, Mount, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 use protocol::limits::MAX_FILES;
 
@@ -30,6 +30,8 @@ pub struct Container<'a> {
     pub hold: Option<Duration>,
     /// The folders of the host that it can read.
     pub datasets: &'a [Dataset],
+    /// The devices of the host that it can use, by their CDI names.
+    pub devices: &'a [String],
     /// The purpose.
     pub purpose: Purpose<'a>,
 }
@@ -153,6 +155,16 @@ fn labels(container: &Container) -> HashMap<String, String> {
     always.into_iter().chain(hold).chain(fetcher).collect()
 }
 
+/// The engine has CDI specifications for these names, which its administrator has installed with the driver.
+fn devices(container: &Container) -> Vec<DeviceRequest> {
+    // Only code of sessions uses devices.
+    let is_session = matches!(container.purpose, Purpose::Session { .. });
+    let names = container.devices.to_vec();
+    let request =
+        DeviceRequest { driver: Some("cdi".into()), device_ids: Some(names), ..Default::default() };
+    (is_session && !container.devices.is_empty()).then_some(request).into_iter().collect()
+}
+
 fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostConfig {
     let limits = &container.limits;
     let (network, internet, packages) = match container.purpose {
@@ -211,6 +223,7 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
             limit("sigpending", 1024),
             // Not nproc: the limit of processes above counts all processes and threads.
         ]),
+        device_requests: Some(devices(container)).filter(|devices| !devices.is_empty()),
         mounts: Some(mounts(container)).filter(|mounts| !mounts.is_empty()),
         tmpfs: Some(
             [("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777"))]
@@ -298,6 +311,7 @@ mod tests {
             limits,
             hold: None,
             datasets: &[],
+            devices: &[],
             purpose: Purpose::Session { packages: None },
         };
         create_body(&container, &HOST, Uid::fixed(50_123))
@@ -356,6 +370,7 @@ mod tests {
                 limits: LIMITS,
                 hold: None,
                 datasets,
+                devices: &[],
                 purpose: Purpose::Session { packages: None },
             };
             create_body(&container, &HOST, Uid::fixed(50_123))
@@ -389,6 +404,34 @@ mod tests {
         assert_eq!(same, body(LIMITS));
         let less = limits.with_memory(64_000_000);
         assert_eq!((less.memory, less.data), (64_000_000, limits.data), "files take no memory");
+    }
+
+    #[test]
+    fn devices_are_asked_for_by_their_cdi_names_and_nothing_else_differs() {
+        let gpus = ["nvidia.com/gpu=0".to_owned(), "nvidia.com/gpu=1".to_owned()];
+        let with = |devices: &[String], purpose| {
+            let container = Container {
+                session: "sess_0123456789ab",
+                owner: &"v1/boot/1/2/3".parse().expect("valid"),
+                image: "llm-sandbox:latest",
+                runtime: None,
+                limits: LIMITS,
+                hold: None,
+                datasets: &[],
+                devices,
+                purpose,
+            };
+            create_body(&container, &HOST, Uid::fixed(50_123))
+        };
+        let session = Purpose::Session { packages: None };
+        let mut body = with(&gpus, session);
+        let requests = body.host_config.as_mut().and_then(|it| it.device_requests.take());
+        let [request] = &requests.expect("asked for")[..] else { panic!("one request") };
+        assert_eq!(request.driver.as_deref(), Some("cdi"));
+        assert_eq!(request.device_ids.as_deref(), Some(&gpus[..]));
+        assert_eq!(body, with(&[], session));
+        let fetcher = Purpose::Fetcher { network: "bridge" };
+        assert_eq!(with(&gpus, fetcher), with(&[], fetcher));
     }
 
     #[test]

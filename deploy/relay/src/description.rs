@@ -88,6 +88,7 @@ fn container<'a>(
         limits,
         hold: settings.hold,
         datasets: &[],
+        devices: &settings.gpus,
         purpose: Purpose::Session { packages: settings.packages.as_ref().map(|it| it.limit) },
     }
 }

@@ -17,6 +17,8 @@ pub struct Settings {
     pub image: String,
     /// `SANDBOX_RUNTIME`; `None` for the engine's default.
     pub runtime: Option<String>,
+    /// `SANDBOX_GPUS`.
+    pub gpus: Vec<String>,
     /// `SANDBOX_MAX_SESSIONS`.
     pub max_sessions: usize,
     /// `SANDBOX_HOLD_S`, if sandboxes outlive their streams.
@@ -104,6 +106,7 @@ impl Settings {
             },
             image: vars.read("SANDBOX_IMAGE", defaults::IMAGE, parsed),
             runtime: vars.text("SANDBOX_RUNTIME").map(str::to_owned),
+            gpus: vars.read("SANDBOX_GPUS", "", devices),
             max_sessions: vars.read("SANDBOX_MAX_SESSIONS", defaults::MAX_SESSIONS, |text| {
                 within(text.parse().ok()?, defaults::SESSIONS)?.try_into().ok()
             }),
@@ -127,6 +130,12 @@ impl Settings {
 fn datasets(text: &str) -> Option<Vec<(String, PathBuf)>> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(named_folder).collect()
+}
+
+/// CDI names of devices, separated by commas.
+fn devices(text: &str) -> Option<Vec<String>> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(|item| defaults::is_device(item).then(|| item.to_owned())).collect()
 }
 
 /// A value that is within its bounds, both included.
@@ -203,6 +212,10 @@ mod tests {
             ("SANDBOX_PACKAGES_LIMIT", &["0", "1MB", "16EiB"]),
             ("SANDBOX_PACKAGES_NETWORK", &["host", "none", "container:x", "a b"]),
             ("SANDBOX_DATASETS", &["sales", "sales=srv", "a/b=/srv", "x=/proc", "x=/"]),
+            (
+                "SANDBOX_GPUS",
+                &["all", "nvidia.com/gpu", "nvidia.com/gpu=", "/dev/dri=0", "a/b=c d"],
+            ),
             ("SANDBOX_ENV_FILE", &["settings"]),
         ] {
             for value in values {

@@ -34,7 +34,8 @@ impl Docker {
             Check::new("cpus", cpus(limits.cpus, facts.cpus)),
             Check::new("image", self.image_check().await),
         ];
-        always.into_iter().chain(disk).collect()
+        let gpus = (!self.gpus.is_empty()).then(|| Check::new("gpus", gpus(&self.gpus, facts)));
+        always.into_iter().chain(disk).chain(gpus).collect()
     }
 
     fn cgroup(&self, facts: &EngineFacts) -> Finding {
@@ -111,6 +112,25 @@ impl Docker {
                     Finding::warning(text, build)
                 }
             }
+        }
+    }
+}
+
+fn gpus(wanted: &[String], facts: &EngineFacts) -> Finding {
+    let names = wanted.join(", ");
+    let fix = "Install the driver's CDI specifications on the engine's host (for NVIDIA `nvidia-ctk cdi generate`), or \
+               change SANDBOX_GPUS.";
+    let Some(known) = &facts.devices else {
+        return Finding::warning(format!("{names}; the engine does not list its devices"), fix);
+    };
+    match wanted.iter().find(|name| !known.contains(name)) {
+        None => Finding::Good(names),
+        Some(missing) if known.is_empty() => {
+            Finding::fault(format!("the engine has no device {missing}, and no other"), fix)
+        }
+        Some(missing) => {
+            let text = format!("the engine has no device {missing}; it has: {}", known.join(", "));
+            Finding::fault(text, fix)
         }
     }
 }

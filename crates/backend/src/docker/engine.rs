@@ -31,6 +31,8 @@ pub(super) struct EngineFacts {
     pub cpus: f64,
     /// Whether the kernel filters system calls.
     pub seccomp: bool,
+    /// CDI names of the devices that the engine knows; `None` if it does not list them.
+    pub devices: Option<Vec<String>>,
     /// The folder of the engine's host in which it has images and volumes.
     pub folder: String,
 }
@@ -132,6 +134,9 @@ pub(super) async fn facts(engine: &Docker) -> Result<EngineFacts, Error> {
         runtimes,
         default_runtime: text(info.default_runtime),
         folder: text(info.docker_root_dir),
+        devices: info
+            .discovered_devices
+            .map(|all| all.into_iter().filter_map(|it| it.id).collect()),
         #[expect(clippy::cast_precision_loss, reason = "no host has that many processors")]
         cpus: info.ncpu.map_or(1.0, |cpus| cpus as f64),
         seccomp: info

@@ -46,6 +46,8 @@ pub struct Docker {
     image: String,
     runtime: Option<String>,
     packages: Option<PackageSettings>,
+    /// CDI names of devices.
+    gpus: Vec<String>,
     connection: tokio::sync::OnceCell<Connection>,
     /// An alternative to suggest if Docker cannot be used: a sentence or two.
     instead: Option<String>,
@@ -92,6 +94,7 @@ impl Docker {
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             packages: None,
+            gpus: vec![],
             connection: tokio::sync::OnceCell::new(),
             instead: None,
         }
@@ -101,6 +104,12 @@ impl Docker {
     #[must_use]
     pub fn with_packages(self, packages: Option<PackageSettings>) -> Self {
         Self { packages, ..self }
+    }
+
+    /// Sets the devices that sandboxes can use, by their CDI names.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Vec<String>) -> Self {
+        Self { gpus, ..self }
     }
 
     /// Sets an alternative that errors suggest if Docker cannot be used.
@@ -236,6 +245,7 @@ impl Docker {
             limits: spec.limits,
             hold: spec.hold,
             datasets: &datasets,
+            devices: &self.gpus,
             purpose,
         };
         for _ in 0..MAX_UIDS_TRIED {

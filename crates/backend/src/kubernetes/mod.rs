@@ -111,6 +111,7 @@ struct Settings {
     deadline: Duration,
     /// Bytes of packages in a session, if packages may be installed.
     packages: Option<u64>,
+    gpus: Vec<(String, u32)>,
     canary_target: Option<String>,
     /// The object with which sandboxes end, if the server runs inside a cluster.
     level: Level,
@@ -198,6 +199,7 @@ impl Kubernetes {
             patch: read_patch(config)?,
             deadline: config.session_ttl + config.exec_timeout + MAX_USE,
             packages: config.packages_within(),
+            gpus: gpus(config)?,
             canary_target: config.kubernetes_canary_target.clone(),
             key: config.peer_address.and(config.server_key.as_ref()).map(ServerKey::fingerprint),
             level: if config.sessions_outlive_server() { Level::Topmost } else { Level::OwnPod },
@@ -215,6 +217,19 @@ impl Kubernetes {
     }
 }
 
+/// The resources of nodes that the devices in the settings mean.
+fn gpus(config: &Config) -> Result<Vec<(String, u32)>, BackendError> {
+    let read = |text: &String| {
+        let (name, count) = text.split_once('=')?;
+        Some((name.to_owned(), count.parse().ok().filter(|count| *count > 0)?))
+    };
+    let wrong = |text: &String| {
+        let text = format!("SANDBOX_GPUS: {text:?} has no number, as in nvidia.com/gpu=1");
+        BackendError::new(Kind::Denied, text)
+    };
+    config.gpus.iter().map(|text| read(text).ok_or_else(|| wrong(text))).collect()
+}
+
 /// Reads the operator's patch of the pod, and checks that the patched pod is valid.
 fn read_patch(config: &Config) -> Result<Patch, BackendError> {
     let Some(file) = &config.kubernetes_pod else { return Ok(Patch::default()) };
@@ -225,6 +240,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         BackendError::new(Kind::Denied, text)
     };
     let patch = Patch::read(file).map_err(wrong)?;
+    let gpus = gpus(config)?;
     let sample = Wanted {
         name: "sandbox",
         session: "session",
@@ -236,6 +252,7 @@ fn read_patch(config: &Config) -> Result<Patch, BackendError> {
         hold: None,
         caller: None,
         packages: config.packages_within(),
+        gpus: &gpus,
         datasets: &[],
         purpose: Purpose::Session,
         key: None,

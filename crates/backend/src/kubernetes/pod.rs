@@ -70,6 +70,8 @@ pub(super) struct Wanted<'a> {
     pub(super) hold: Option<Duration>,
     /// Bytes of packages in the pod, if packages may be installed.
     pub(super) packages: Option<u64>,
+    /// Names of resources of the node, and the number of each, for devices.
+    pub(super) gpus: &'a [(String, u32)],
     /// The datasets, each with the source of its volume.
     pub(super) datasets: &'a [(String, Value)],
     /// The pod's task.
@@ -189,6 +191,9 @@ pub(super) fn pod(wanted: &Wanted) -> Value {
     });
     let spec = &mut pod["spec"];
     add_datasets(spec, wanted.datasets);
+    for (name, count) in wanted.gpus.iter().filter(|_| wanted.purpose == Purpose::Session) {
+        spec["containers"][0]["resources"]["limits"][name] = count.to_string().into();
+    }
     match wanted.purpose {
         Purpose::Session => {
             if let Some(size) = wanted.packages {
@@ -313,6 +318,7 @@ mod tests {
             hold: None,
             caller: None,
             packages: None,
+            gpus: &[],
             datasets: &[],
             purpose: Purpose::Session,
             key: None,
@@ -394,6 +400,17 @@ mod tests {
         let typed: k8s_openapi::api::core::v1::Pod =
             serde_json::from_value(made.clone()).expect("a pod");
         assert_eq!(serde_json::to_value(typed).expect("serializes"), made);
+    }
+
+    #[test]
+    fn devices_are_limits_of_resources_and_nothing_else_differs() {
+        let (reference, patch) = (reference(), Patch::default());
+        let gpus = [("nvidia.com/gpu".to_owned(), 2)];
+        let mut made = pod(&Wanted { gpus: &gpus, ..wanted(&reference, &patch) });
+        let limits = &mut made["spec"]["containers"][0]["resources"]["limits"];
+        let count = limits.as_object_mut().and_then(|limits| limits.remove("nvidia.com/gpu"));
+        assert_eq!(count, Some(json!("2")));
+        assert_eq!(made, pod(&wanted(&reference, &patch)));
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl Inner {
             hold: spec.hold,
             caller: spec.caller.as_ref(),
             packages: self.settings.packages,
+            gpus: &self.settings.gpus,
             datasets: &datasets,
             purpose: spec.purpose,
             key: self.settings.key.as_deref(),
