@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backend::BuildRequest;
+use backend::{BuildRequest, Recipes};
 use config::Config;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::text::human_size;
@@ -25,7 +25,11 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
         return fail(&format!("SANDBOX_ENGINE is {engine}, which needs no image"), EXIT_USAGE);
     };
     let base_image = args.base_image.as_deref();
-    match builder.is_current(base_image).await {
+    let recipes = match args.with.as_deref().map(Recipes::parse).transpose() {
+        Ok(recipes) => recipes,
+        Err(error) => return fail(&error.to_string(), EXIT_USAGE),
+    };
+    match builder.is_current(base_image, recipes.as_ref()).await {
         Ok(true) if args.if_needed => {
             print_line!("The image {} exists and is up to date.", config.image);
             return ExitCode::SUCCESS;
@@ -42,6 +46,7 @@ pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
     let mut progress = Progress::new();
     let request = BuildRequest {
         base_image,
+        recipes: recipes.as_ref(),
         args: passed_on().chain(args.variables).collect(),
         certificates: &certificates,
     };

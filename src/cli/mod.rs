@@ -226,7 +226,12 @@ enum RuntimeCommand {
 
 #[derive(Debug, Args)]
 struct BuildArgs {
-    /// Do nothing if the image exists and was built from the same files.
+    /// Recipes that the image gets, separated by commas: documents, r, ruby, lua, more, sql (docs/image.md). Without
+    /// this option it keeps those that it has; with an empty list it has none.
+    #[arg(long, value_name = "RECIPES")]
+    with: Option<String>,
+
+    /// Do nothing if the image exists and was built from the same files, with the same recipes.
     #[arg(long)]
     if_needed: bool,
 

@@ -2,17 +2,19 @@
 
 use futures::future::BoxFuture;
 
-use super::BackendError;
+use super::{BackendError, Recipes};
 
 /// Builds the image of a backend's sandboxes.
 pub trait Builder: Send + Sync {
-    /// Whether the image exists and was built from the same files and base image that this program would use now.
+    /// Whether the image exists and was built from the same files, base image and recipes that this program would use
+    /// now. Without recipes, those that the image has.
     ///
     /// # Errors
     /// If the engine cannot be reached, or refuses to inspect the image.
     fn is_current<'a>(
         &'a self,
         base_image: Option<&'a str>,
+        recipes: Option<&'a Recipes>,
     ) -> BoxFuture<'a, Result<bool, BackendError>>;
 
     /// Builds the image, and returns its size in bytes, 0 if the engine does not report it. `progress` receives every
@@ -32,6 +34,8 @@ pub trait Builder: Send + Sync {
 pub struct BuildRequest<'a> {
     /// The image to build on, if not the default one.
     pub base_image: Option<&'a str>,
+    /// The recipes that the image will have; `None` for those that it has.
+    pub recipes: Option<&'a Recipes>,
     /// Build arguments: name and value.
     pub args: Vec<(String, String)>,
     /// PEM bundle that the build trusts besides its own authorities; may be empty.

@@ -4,7 +4,10 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 
-use super::template::{Library, Runtime, Template};
+use super::{
+    recipes::Recipes,
+    template::{Library, Runtime, Template},
+};
 
 /// The agent, a static program for Linux.
 pub(crate) const AGENT: &[u8] = include_bytes!(env!("AGENT_BINARY"));
@@ -20,6 +23,9 @@ pub(crate) const LABEL_CONTENT: &str = "llm-sandbox.content";
 
 /// Label: [`libraries_id`] of the contents of an image besides the agent, the fork server and the kernels.
 pub(crate) const LABEL_LIBRARIES: &str = "llm-sandbox.libraries";
+
+/// Label: the names of an image's [`Recipes`].
+pub(crate) const LABEL_RECIPES: &str = "llm-sandbox.recipes";
 
 /// Label: the contents of an image, from which a [`Template`] is made.
 pub(crate) const LABEL_TEMPLATE: &str = "llm-sandbox.template";
@@ -119,9 +125,10 @@ const FILES: &[(&str, &[u8])] = &[
 
 /// A hash of everything that this program would build an image from, except for build arguments. An image with
 /// another hash is out of date.
-pub(crate) fn content_id(base_image: Option<&str>) -> String {
+pub(crate) fn content_id(base_image: Option<&str>, recipes: &Recipes) -> String {
     let mut hash = Sha256::new();
-    for (name, content) in FILES.iter().chain(&[("agent", AGENT)]) {
+    let of_recipes = recipes.iter().flat_map(|recipe| recipe.files);
+    for (name, content) in FILES.iter().chain(&[("agent", AGENT)]).chain(of_recipes) {
         hash.update(name);
         hash.update(content.len().to_le_bytes());
         hash.update(content);
@@ -224,23 +231,36 @@ fn stages() -> (&'static str, &'static str) {
 /// If a name or size does not fit into an archive, which is never the case for these files.
 pub(crate) fn context(libraries: Option<&str>, certificates: &[u8]) -> io::Result<Vec<u8>> {
     let last = libraries.map(|id| format!("FROM {id}\n{}", stages().1));
+    let dockerfile = last.as_deref().unwrap_or(DOCKERFILE);
+    // Readable, because gVisor loads programs as the container's user. An unreadable program would not be dumpable
+    // from its first instruction on; the agent makes itself undumpable instead, before it runs any user code.
+    archived(dockerfile, FILES, &[(CERTIFICATES, certificates, 0o644), ("agent", AGENT, 0o555)])
+}
+
+/// The file of a build context with the extra certificates.
+pub(crate) const CERTIFICATES: &str = "ca-certificates.crt";
+
+/// A build context with this Dockerfile, these files instead of the one of theirs, and more files with their modes.
+///
+/// # Errors
+/// If a name or size does not fit into an archive, which is never the case for files of this program.
+pub(crate) fn archived(
+    dockerfile: &str,
+    files: &[(&str, &[u8])],
+    more: &[(&str, &[u8], u32)],
+) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
-    let mut add = |name: &str, content: &[u8], mode: u32| {
+    let files = files.iter().filter(|file| !file.0.ends_with("Dockerfile"));
+    let files = files.map(|(name, content)| (*name, *content, 0o644));
+    let dockerfile = ("Dockerfile", dockerfile.as_bytes(), 0o644);
+    for (name, content, mode) in [dockerfile].into_iter().chain(files).chain(more.iter().copied()) {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(mode);
         // A constant time, so that the same files make the same layers.
         header.set_mtime(1);
-        archive.append_data(&mut header, name, content)
-    };
-    for (name, content) in FILES {
-        let last = last.as_ref().filter(|_| *name == "Dockerfile");
-        add(name, last.map_or(content, |last| last.as_bytes()), 0o644)?;
+        archive.append_data(&mut header, name, content)?;
     }
-    add("ca-certificates.crt", certificates, 0o644)?;
-    // Readable, because gVisor loads programs as the container's user. An unreadable program would not be dumpable
-    // from its first instruction on; the agent makes itself undumpable instead, before it runs any user code.
-    add("agent", AGENT, 0o555)?;
     archive.into_inner()
 }
 
@@ -323,8 +343,8 @@ mod tests {
 
     #[test]
     fn another_base_is_another_image() {
-        assert_ne!(content_id(None), content_id(Some("python:3.12-slim")));
-        assert_eq!(content_id(None), content_id(None));
+        assert_ne!(content_id(None, &Recipes::default()), content_id(Some("python:3.12-slim"), &Recipes::default()));
+        assert_eq!(content_id(None, &Recipes::default()), content_id(None, &Recipes::default()));
     }
 
     #[test]

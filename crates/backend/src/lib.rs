@@ -11,8 +11,8 @@
 //! ```
 //!
 //! - [`error`]: failures of a backend. [`check`]: its checks in `llm-sandbox doctor`. [`build`]: building the image of
-//!   sandboxes; [`image`]: its files; [`template`]: what sandboxes contain; [`known_template`]: the last one.
-//!   [`sweep`]: removing the sandboxes of dead servers. [`homes`]: which of several servers has the sessions of which
+//!   sandboxes; [`image`]: its files; [`recipes`]: more languages and programs for it. [`template`]: what sandboxes
+//!   contain; [`known_template`]: the last one. [`sweep`]: removing the sandboxes of dead servers. [`homes`]: which of several servers has the sessions of which
 //!   caller. [`abilities`]: what only some backends can do, such as reconnecting to a sandbox or saving it on disk.
 //! - [`docker`]: containers. `kubernetes`: pods. `wasm`: the embedded engine. [`local`]: plain processes, for tests.
 //!   [`factory`]: choosing one of them by the settings.
@@ -54,6 +54,7 @@ mod known_template;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod local;
+mod recipes;
 pub mod sweep;
 mod template;
 #[cfg(feature = "wasm")]
@@ -78,6 +79,7 @@ pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
+    recipes::{Recipes, UnknownRecipe},
     homes::{CallerKey, Claim, Home, Homes},
     known_template::KnownTemplate,
     template::{Library, Runtime, Template},

@@ -4,11 +4,13 @@
 //! ```text
 //! libraries   the Dockerfile up to its last stage: minutes; reused while it would be the same
 //!     |
-//!  the image  its last stage, based on the libraries: seconds
+//!  a recipe   each on the one before it: seconds to minutes; reused as well
+//!     |
+//!  the image  the Dockerfile's last stage, based on them: seconds
 //! ```
 //!
-//! The builder leaves the result of each stage as an untagged image. The libraries image stays, because the image is
-//! based on it. The images of the stages before it are leftovers and are removed.
+//! The builder leaves the result of each stage as an untagged image. The images of the libraries and of the recipes stay,
+//! because the image is based on them. The images of the stages before it are leftovers and are removed.
 
 use std::collections::HashMap;
 
@@ -24,18 +26,21 @@ use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
 use crate::{
-    Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, image, template,
+    Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, Recipes, image,
+    recipes,
 };
 
 impl Builder for Docker {
     fn is_current<'a>(
         &'a self,
         base_image: Option<&'a str>,
+        recipes: Option<&'a Recipes>,
     ) -> BoxFuture<'a, Result<bool, BackendError>> {
         Box::pin(async move {
             // A derived image (FROM) inherits the labels, so this works for it, too.
             Ok(self.image_facts().await?.is_some_and(|facts| {
-                facts.content.as_deref() == Some(&image::content_id(base_image))
+                let wanted = recipes.unwrap_or(&facts.recipes);
+                facts.content.as_deref() == Some(&image::content_id(base_image, wanted))
                     && facts.protocol == Some(image::PROTOCOL)
                     && matches!(facts.template, Ok(Some(_)))
             }))
@@ -57,23 +62,25 @@ impl Builder for Docker {
 /// Builds the image and tags it with the backend's name.
 async fn build_image(
     docker: &Docker,
-    BuildRequest { base_image, args, certificates }: BuildRequest<'_>,
+    BuildRequest { base_image, recipes, args, certificates }: BuildRequest<'_>,
     progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), BackendError> {
     let engine = &docker.connection().await?.engine;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
+    let there = docker.image_facts().await?.map(|facts| facts.recipes).unwrap_or_default();
+    let recipes = recipes.unwrap_or(&there);
     let mut args: HashMap<_, _> = args.into_iter().collect();
-    let id = libraries_id(base_image, &args);
+    let mut id = libraries_id(base_image, &args);
     args.extend(base_image.map(|base| ("BASE_IMAGE".to_owned(), base.to_owned())));
 
     let base = base_image.unwrap_or(image::default_base());
-    let libraries = if let Some(libraries) = kept_libraries(engine, &id, base).await {
+    let mut libraries = if let Some(libraries) = kept_libraries(engine, &id, base).await {
         progress("The libraries image exists and is up to date.");
         libraries
     } else {
         let stage = Stage {
             context: image::context(None, certificates),
-            labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id)]),
+            labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id.clone())]),
             args: &args,
             target: image::LIBRARIES,
             name: "",
@@ -84,16 +91,31 @@ async fn build_image(
         }
         built.id
     };
-    let python = python_version(docker, engine, &libraries).await?;
+    for recipe in recipes.iter() {
+        id = recipe.id(&id);
+        if let Some(kept) = kept_libraries(engine, &id, &libraries).await {
+            libraries = kept;
+            continue;
+        }
+        let stage = Stage {
+            context: recipe.context(&libraries, certificates),
+            labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id.clone())]),
+            args: &args,
+            target: "",
+            name: "",
+        };
+        libraries = build(docker, engine, stage, progress).await?.id;
+    }
+    let label = recipes::label(&measured(docker, engine, &libraries).await?).ok_or_else(|| {
+        BackendError::new(Kind::Refused, "The recipes describe no languages and libraries.")
+    })?;
     let stage = Stage {
         context: image::context(Some(&libraries), certificates),
         labels: HashMap::from([
             (image::LABEL_PROTOCOL.to_owned(), image::PROTOCOL.to_string()),
-            (image::LABEL_CONTENT.to_owned(), image::content_id(base_image)),
-            (
-                image::LABEL_TEMPLATE.to_owned(),
-                template::to_label(image::runtimes(python.as_deref())),
-            ),
+            (image::LABEL_CONTENT.to_owned(), image::content_id(base_image, recipes)),
+            (image::LABEL_RECIPES.to_owned(), recipes.to_label()),
+            (image::LABEL_TEMPLATE.to_owned(), label),
         ]),
         args: &HashMap::new(),
         target: "",
@@ -116,7 +138,7 @@ fn libraries_id(base_image: Option<&str>, args: &HashMap<String, String>) -> Str
     image::libraries_id(base_image, args)
 }
 
-/// The libraries image with this id from an earlier build, if it is based on the current version of the base image.
+/// The image of libraries or of a recipe with this id from an earlier build, if it is based on this one.
 async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String> {
     let base = layers(engine, base).await?;
     let filters = HashMap::from([("label", vec![format!("{}={id}", image::LABEL_LIBRARIES)])]);
@@ -138,17 +160,13 @@ async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
     engine.inspect_image(image).await.ok()?.root_fs?.layers
 }
 
-/// The version of an image's Python, which a base image may bring. `None` if the image's Python prints none.
-async fn python_version(
-    docker: &Docker,
-    engine: &Engine,
-    image: &str,
-) -> Result<Option<String>, BackendError> {
+/// The output of [`recipes::MEASURE`] in an image.
+async fn measured(docker: &Docker, engine: &Engine, image: &str) -> Result<String, BackendError> {
     let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
         entrypoint: words(&["python3"]),
-        cmd: words(&["-I", "-c", "import platform; print(platform.python_version())"]),
+        cmd: words(&["-I", "-c", recipes::MEASURE]),
         network_disabled: Some(true),
         ..Default::default()
     };
@@ -163,11 +181,11 @@ async fn python_version(
         while let Some(part) = output.next().await {
             said.extend_from_slice(&part?.into_bytes());
         }
-        Ok(String::from_utf8_lossy(&said).trim().to_owned())
+        Ok(String::from_utf8_lossy(&said).into_owned())
     };
     let said = said.await.map_err(explain);
     docker.remove(id).await?;
-    Ok(Some(said?).filter(|version| version.starts_with(|c: char| c.is_ascii_digit())))
+    said
 }
 
 struct Stage<'a> {

@@ -105,7 +105,8 @@ impl Docker {
                         ),
                         build,
                     )
-                } else if facts.content.as_deref() == Some(&image::content_id(None)) {
+                } else if facts.content.as_deref() == Some(&image::content_id(None, &facts.recipes))
+                {
                     Finding::Good(text)
                 } else {
                     let text = format!("{text}, built from different files than this version's");

@@ -8,7 +8,7 @@ use sandbox_container::{Host, UIDS};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::{BackendError, BackendErrorKind as Kind, Template, image};
+use crate::{BackendError, BackendErrorKind as Kind, Recipes, Template, image};
 
 /// Longest wait for the first byte of an answer, in seconds. Engines can be slow, but no call of this program takes
 /// that long.
@@ -66,6 +66,8 @@ pub(super) struct ImageFacts {
     pub protocol: Option<u32>,
     /// [`image::content_id`] of the files from which it was built, from a label.
     pub content: Option<String>,
+    /// The recipes that it was built with, from a label.
+    pub recipes: Recipes,
     /// The template of its sandboxes, from a label, or the fault of that label.
     pub template: Result<Option<Template>, String>,
     /// Size in bytes.
@@ -161,6 +163,7 @@ pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<Im
         id,
         protocol: labels.get(image::LABEL_PROTOCOL).and_then(|label| label.parse().ok()),
         content: labels.get(image::LABEL_CONTENT).cloned(),
+        recipes: Recipes::of_label(labels.get(image::LABEL_RECIPES).map_or("", String::as_str)),
         size: image.size.and_then(|size| size.try_into().ok()).unwrap_or(0),
     }))
 }
