@@ -46,12 +46,13 @@ impl Sessions {
     }
 }
 
-/// The longest time for a page, and for the number of pages in an answer about a file.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(8);
+/// The longest time for a page, of an Office document with its conversion, and for the number of pages in an answer
+/// about a file.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(25);
 const COUNT_TIMEOUT: Duration = Duration::from_millis(800);
 
 impl Sessions {
-    /// Draws a page of a PDF document, counted from 1. The image may be anything. `None` if the sandbox cannot.
+    /// Draws a page of a PDF or Office document, counted from 1. The image may be anything. `None` if the sandbox cannot.
     ///
     /// # Errors
     /// If there is no such file, a run is in progress, or the sandbox fails.

@@ -9,6 +9,7 @@ use support::{Answer, On, Server, name, on_both, text, until};
 on_both! {
     a_page_of_a_document_comes_as_a_picture,
     a_document_that_cannot_be_shown_is_answered_with_the_reason,
+    a_page_of_an_office_document_needs_a_recipe_that_the_answer_names,
 }
 
 mod wasm {
@@ -126,9 +127,9 @@ async fn a_document_that_cannot_be_shown_is_answered_with_the_reason(on: On) {
     let cases = [
         (document(3, LETTER, HELLO, ""), 4, "this PDF has 3 pages."),
         (document(1, LETTER, HELLO, &encrypted), 1, "this PDF is encrypted."),
-        (b"%PDF-1.4 and no more".to_vec(), 1, "no PDF document, or a broken one."),
-        (b"a,b\n1,2\n".to_vec(), 1, "no PDF document, or a broken one."),
-        (vec![], 1, "no PDF document, or a broken one."),
+        (b"%PDF-1.4 and no more".to_vec(), 1, "no PDF or Office document, or a broken one."),
+        (b"a,b\n1,2\n".to_vec(), 1, "no PDF or Office document, or a broken one."),
+        (vec![], 1, "no PDF or Office document, or a broken one."),
         (document(1, LETTER, &endless, ""), 1, "too much memory or time."),
     ];
     for (at, (file, page, why)) in cases.into_iter().enumerate() {
@@ -164,4 +165,20 @@ async fn a_page_is_refused_with_what_to_do_instead(on: On) {
     let refused = read(&server, &session, "report.pdf", json!(1)).await;
     assert_eq!(refused.error(), "invalid_argument");
     assert!(text(&refused.json["message"]).contains("embedded engine"), "{}", refused.json);
+}
+
+async fn a_page_of_an_office_document_needs_a_recipe_that_the_answer_names(on: On) {
+    let server = Server::start(on).await;
+    let session = name("office");
+    for (file, start) in [("a.docx", &b"PK\x03\x04word/"[..]), ("a.doc", b"\xD0\xCF\x11\xE0")] {
+        upload(&server, &session, file, start).await;
+        let refused = read(&server, &session, file, json!(1)).await;
+        assert_eq!(refused.error(), "invalid_argument");
+        let message = text(&refused.json["message"]).to_owned();
+        assert!(message.contains("LibreOffice is not installed"), "{message}");
+        assert!(message.contains("`llm-sandbox image build --with documents`"), "{message}");
+    }
+    // The answer without a page does not offer one.
+    let whole = read(&server, &session, "a.doc", Value::Null).await.ok();
+    assert!(!text(&whole["advice"]).contains("page"), "{whole}");
 }

@@ -76,7 +76,7 @@ pub const MAX_SUMMARY: usize = 64 << 10;
 pub const MAX_PAGE: usize = 900 << 10;
 
 /// The longest time that an agent takes for a page, in milliseconds, whatever a server asks for.
-pub const MAX_PAGE_MS: u64 = 10_000;
+pub const MAX_PAGE_MS: u64 = 30_000;
 
 /// The longest time that an agent takes for a summary, in milliseconds, whatever a server asks for.
 pub const MAX_SUMMARY_MS: u64 = 1000;

@@ -1,13 +1,36 @@
-"""The image of a page of a PDF document.
+"""The image of a page of a PDF document, or of an Office document if the image has LibreOffice.
 
 The fork server forks a process for each page, which gets the open file and never a path (see summary.py, whose limits
-are set before). The file may be anything, and made to harm its reader. The library is loaded in that process alone.
+are set before the page is drawn). The file may be anything, and made to harm its reader. The library is loaded in that
+process alone. LibreOffice is a process of its own, which ends with this one.
 """
 
 import json
 import math
+import os
+import shutil
 import struct
+import tempfile
 import zlib
+
+# LibreOffice's program, which the recipe `documents` installs. The command `soffice` would start it in a third process.
+OFFICE = "/usr/lib/libreoffice/program/soffice.bin"
+
+# The first bytes of Office documents: of files from 2007 on and of OpenDocument, of older ones, and of RTF.
+OFFICE_STARTS = b"PK\3\4", b"\xd0\xcf\x11\xe0", b"{\\rtf"
+
+# The folder with the newest Office document as PDF, for its next page.
+CONVERTED = "/tmp/.pages"
+
+# Bytes of an Office document and of its PDF; bytes of memory and seconds of processor time of LibreOffice, which needs
+# 170 MB and 0.5 s for a short letter.
+MAX_OFFICE, OFFICE_MEMORY, OFFICE_SECONDS = 64 << 20, 384 << 20, 20
+
+# The exit code with which LibreOffice asks to be started again, after it has made its settings.
+AGAIN = 81
+
+# PR_SET_PDEATHSIG and SIGKILL.
+DEATH_SIGNAL, KILL = 1, 9
 
 # Pixels of the longest side, as models look at images, and bytes of an image.
 MAX_SIDE, MAX_IMAGE = 1568, 800 << 10
@@ -19,9 +42,77 @@ MAX_PAGES = 100_000
 WANTS_PASSWORD = 4
 
 
-def report_of(number, page):
+def as_pdf(number, page):
+    """Returns a document's file if it is no Office document, otherwise an open file with it as PDF, or None; and a
+    problem, or None. For page 0, which is no page, nothing is converted."""
+    if not os.pread(number, 8, 0).startswith(OFFICE_STARTS):
+        return number, None
+    if not os.path.exists(OFFICE):
+        return None, "no_library"
+    found = os.fstat(number)
+    name = "-".join(map(str, (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size))) + ".pdf"
+    path = os.path.join(CONVERTED, name)
+    if not os.path.exists(path):
+        if not page:
+            return None, None
+        if found.st_size > MAX_OFFICE:
+            return None, "too_large"
+        try:
+            convert(number, path)
+        except Exception:
+            return None, "broken"
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK), None
+
+
+def convert(number, path):
+    """Has LibreOffice write the PDF of an open file to this path. Raises if it writes none."""
+    import ctypes
+    import resource
+    import subprocess
+
+    shutil.rmtree(CONVERTED, ignore_errors=True)
+    os.makedirs(CONVERTED, 0o700, exist_ok=True)
+    death = ctypes.CDLL(None).prctl
+
+    def confine():
+        death(DEATH_SIGNAL, KILL, 0, 0, 0)
+        # If memory runs out, the kernel ends this process first, and none of the user's.
+        with open("/proc/self/oom_score_adj", "w") as score:
+            score.write("1000")
+        for limit, most in (
+            (resource.RLIMIT_DATA, OFFICE_MEMORY),
+            (resource.RLIMIT_CPU, OFFICE_SECONDS),
+            (resource.RLIMIT_FSIZE, MAX_OFFICE),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.setrlimit(limit, (most, most))
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        # Of a name that says nothing: the kind of a document is in its bytes.
+        document = os.path.join(folder, "document")
+        with open(number, "rb", closefd=False) as source, open(document, "wb") as copy:
+            source.seek(0)
+            shutil.copyfileobj(source, copy)
+        command = [
+            *(OFFICE, "--headless", "--norestore", "--nologo", "--nolockcheck"),
+            # Beside the user's own settings, as only one process may use a folder of settings.
+            *("-env:UserInstallation=file:///tmp/.pages-office", "--convert-to", "pdf", "--outdir", folder, document),
+        ]
+        for _ in range(2):
+            null = subprocess.DEVNULL
+            done = subprocess.run(command, stdin=null, stdout=null, stderr=null, cwd=folder, preexec_fn=confine)
+            if done.returncode != AGAIN:
+                break
+        os.rename(document + ".pdf", path)
+
+
+def report_of(number, page, problem=None):
     """A line of JSON on the document, and the image of the page unless there is a problem. Page 0 is no page."""
     document, image = {"pages": 0}, b""
+    if problem:
+        return packed({**document, "problem": problem})
+    if number is None:
+        return packed(document)
     try:
         import pypdfium2 as pdfium
     except ImportError:

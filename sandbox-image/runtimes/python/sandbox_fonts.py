@@ -15,7 +15,15 @@ import re
 FOLDERS = "/usr/share/fonts", "/usr/local/share/fonts", "/usr/local/share/matplotlib/fonts/ttf"
 
 # Fonts that have glyphs which others lack, the best first.
-FALLBACKS = "wqy-microhei.ttc", "Symbola.ttf", "NotoSansSymbols2-Regular.ttf"
+FALLBACKS = (
+    "wqy-microhei.ttc",
+    "NotoSansDevanagari-Regular.ttf",
+    "NotoSansBengali-Regular.ttf",
+    "NotoSansTamil-Regular.ttf",
+    "NotoSansThai-Regular.ttf",
+    "Symbola.ttf",
+    "NotoSansSymbols2-Regular.ttf",
+)
 
 # Families that are installed, and the other names for which they are used.
 NAMES = {

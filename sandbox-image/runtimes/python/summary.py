@@ -1090,13 +1090,17 @@ def serve(link, number, request, facts, pages):
     """
     page = request.get("page")
     try:
-        limit(1 if page is None else PAGE_SECONDS)
+        if page is None:
+            limit(1)
         link.send(struct.pack("=i", os.getpid()))
         if link.recv(1) == b"\1":
             if page is None:
                 report = report_of(number, request["name"], request["encoding"], facts)
             else:
-                report = pages.report_of(number, page)
+                # LibreOffice writes a file, and has limits of its own.
+                number, problem = pages.as_pdf(number, page)
+                limit(PAGE_SECONDS)
+                report = pages.report_of(number, page, problem)
             for start in range(0, len(report), PIECE):
                 link.send(report[start : start + PIECE])
             link.send(b"")

@@ -28,6 +28,21 @@ const ZIP: Magic = Some((0, b"PK"));
 pub(in crate::mcp) const PDF: &[u8] = b"%PDF-";
 const OLE: Magic = Some((0, b"\xD0\xCF\x11\xE0"));
 
+/// Bytes at the start of a file by which [`may_be_office`] decides.
+pub(in crate::mcp) const START: u64 = 4;
+
+/// Whether this is the [name](Kind::name) of Office documents that have pages.
+pub(in crate::mcp) fn is_office(name: &Value) -> bool {
+    let name = name.as_str().unwrap_or_default();
+    let starts = ["Excel workbook", "old Excel", "Word ", "PowerPoint ", "OpenDocument ", "old Office"];
+    starts.iter().any(|start| name.starts_with(start))
+}
+
+/// Whether a file may be an Office document, by its first bytes.
+pub(in crate::mcp) fn may_be_office(start: &[u8]) -> bool {
+    [ZIP, OLE].into_iter().flatten().any(|(_, magic)| start.starts_with(magic))
+}
+
 impl Known {
     fn starts(&self, start: &[u8]) -> bool {
         self.2.is_some_and(|(at, magic)| start.get(at..).is_some_and(|it| it.starts_with(magic)))
@@ -54,6 +69,7 @@ const KNOWN: &[Known] = &[
     Known("PowerPoint presentation", &["pptx"], ZIP, Some("pptx.Presentation({})")),
     Known("OpenDocument spreadsheet", &["ods"], ZIP, Some("zipfile.ZipFile({})")),
     Known("OpenDocument text", &["odt"], ZIP, Some("zipfile.ZipFile({})")),
+    Known("OpenDocument presentation", &["odp"], ZIP, Some("zipfile.ZipFile({})")),
     Known("NumPy archive", &["npz"], ZIP, Some("numpy.load({})")),
     Known("Python wheel", &["whl"], ZIP, Some("zipfile.ZipFile({})")),
     Known("ZIP archive", &["zip"], ZIP, Some("zipfile.ZipFile({})")),
@@ -121,12 +137,13 @@ const AS_PNG: &str = "PIL.Image.open({}).convert('RGB').save('shown.png')";
 /// The kind of a ZIP archive, by the names of its first files.
 fn zip_kind(start: &[u8]) -> &'static str {
     let has = |name: &[u8]| memmem::find(start, name).is_some();
-    let kinds: [(&[u8], _); 5] = [
+    let kinds: [(&[u8], _); 6] = [
         (b"xl/", "Excel workbook"),
         (b"word/", "Word document"),
         (b"ppt/", "PowerPoint presentation"),
         (b"application/vnd.oasis.opendocument.spreadsheet", "OpenDocument spreadsheet"),
         (b"application/vnd.oasis.opendocument.text", "OpenDocument text"),
+        (b"application/vnd.oasis.opendocument.presentation", "OpenDocument presentation"),
     ];
     kinds.iter().find(|(name, _)| has(name)).map_or("ZIP archive", |(_, kind)| kind)
 }

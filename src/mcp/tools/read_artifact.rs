@@ -197,7 +197,7 @@ fn output() -> Value {
                 "description": "Of such a file, for a person to open or download.",
             },
             "page": { "type": "integer", "minimum": 1, "description": "The page that is shown, from 1." },
-            "pages": { "type": "integer", "minimum": 0, "description": "Of a PDF document." },
+            "pages": { "type": "integer", "minimum": 0, "description": "Of a PDF or Office document." },
             "scaled_to": {
                 "type": "string",
                 "description": "Width and height of the image, if it was scaled down.",
@@ -210,6 +210,11 @@ fn output() -> Value {
 /// The message on a page in a sandbox that has only interpreters.
 const NOT_HERE: &str = "pages of a PDF cannot be shown with the embedded engine. Read its text with pypdf, or give the \
                         person the download_url.";
+
+/// The message on a page of an Office document without LibreOffice.
+const NOT_CONVERTED: &str = "pages of Office documents cannot be shown here, as LibreOffice is not installed. Read its \
+                             text with python-docx, python-pptx or openpyxl. The operator of the server adds \
+                             LibreOffice with `llm-sandbox image build --with documents`.";
 
 /// The message on a page without the library that draws it.
 const NOT_INSTALLED: &str = "pages of a PDF cannot be shown here, as pypdfium2 is not installed. Read its text with \
@@ -251,9 +256,11 @@ impl File<'_> {
         Ok(Some(image))
     }
 
-    /// A page of a PDF document as an image to look at, which the sandbox has drawn.
+    /// A page of a PDF or Office document as an image to look at, which the sandbox has drawn.
     async fn page(self, page: u64) -> Result<CallToolResult> {
         let services = &self.call.services;
+        let is_office = kind::may_be_office(&self.bytes(0, kind::START).await?);
+        let document = if is_office { "document" } else { "PDF" };
         let path = self.reader.path();
         let refused = |why: String| Error::InvalidArgument(format!("{path}: {why}"));
         if services.sessions.template().await.world == World::Interpreter {
@@ -266,18 +273,22 @@ impl File<'_> {
         if let Some(problem) = problem {
             return Err(refused(match problem {
                 PageProblem::Broken => {
-                    "no page can be shown: this is no PDF document, or a broken one.".into()
+                    "no page can be shown: this is no PDF or Office document, or a broken one.".into()
                 }
                 PageProblem::Encrypted => {
                     "this PDF is encrypted. Ask the person for a copy without a password, or for \
                     the password, and open it with pypdf."
                         .into()
                 }
-                PageProblem::NoSuchPage if pages == 1 => "this PDF has 1 page.".into(),
-                PageProblem::NoSuchPage => format!("this PDF has {pages} pages."),
+                PageProblem::NoSuchPage if pages == 1 => format!("this {document} has 1 page."),
+                PageProblem::NoSuchPage => format!("this {document} has {pages} pages."),
+                PageProblem::TooLarge if is_office => {
+                    "this document takes too much memory or time. Read its text by code.".into()
+                }
                 PageProblem::TooLarge => {
                     "this page takes too much memory or time. Read its text with pypdf.".into()
                 }
+                PageProblem::NoLibrary if is_office => NOT_CONVERTED.into(),
                 PageProblem::NoLibrary => NOT_INSTALLED.into(),
             }));
         }
@@ -343,10 +354,14 @@ impl File<'_> {
         let mut result = self.result;
         result["kind"] = kind.name.into();
         result["advice"] = kind.advice.into();
-        if start.starts_with(kind::PDF) && world == World::System {
+        let is_document = start.starts_with(kind::PDF) || kind::is_office(&result["kind"]);
+        if is_document && world == World::System {
             let counted = self.call.services.sessions.page(self.id, &path.to_text(), 0).await;
             if let Ok(Some((Document { pages, problem: None }, _))) = counted {
-                result["pages"] = pages.into();
+                // The pages of an Office document are counted when the first is shown.
+                if pages > 0 {
+                    result["pages"] = pages.into();
+                }
                 let advice = format!(
                     "page shows one of its pages. {}",
                     result["advice"].as_str().unwrap_or_default()

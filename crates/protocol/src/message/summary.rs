@@ -53,7 +53,7 @@ pub enum PageProblem {
     NoSuchPage,
     /// The page needs more memory or time than there is.
     TooLarge,
-    /// The library that draws pages is not installed.
+    /// The library that draws pages is not installed; for an Office document, LibreOffice.
     NoLibrary,
 }
 
