@@ -3,11 +3,20 @@
     python3 docs/sizes.py [IMAGE]
 
 Sizes are those of the files, in MB of a million bytes; bytecode is counted with what it belongs to.
+
+    python3 docs/sizes.py --recipes [IMAGE]
+
+measures the recipes: builds each on the image without the builder's cache, and removes the result.
 """
 
+import io
 import json
+import os
+import pathlib
 import subprocess
 import sys
+import tarfile
+import time
 
 from measured import ROOT, put
 
@@ -83,7 +92,51 @@ def table(image: str) -> str:
     return "\n".join(lines) + f"\n\nMeasured on {kind}."
 
 
+RECIPES = ROOT / "sandbox-image/recipes"
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+
+
+def size_of(image: str) -> int:
+    return int(output("docker", "image", "inspect", "--format", "{{.Size}}", image))
+
+
+def context(recipe: str, image: str) -> bytes:
+    """The context of the build of a recipe on this image."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        dockerfile = (RECIPES / recipe / "Dockerfile").read_text(encoding="utf-8")
+        dockerfile = dockerfile.replace("\nFROM libraries\n", f"\nFROM {image}\nUSER root\n").encode()
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(dockerfile)
+        archive.addfile(entry, io.BytesIO(dockerfile))
+        archive.add(RECIPES / recipe, f"recipes/{recipe}")
+        certificates = tarfile.TarInfo("ca-certificates.crt")
+        trusted = pathlib.Path(CERTIFICATES).read_bytes()
+        certificates.size = len(trusted)
+        archive.addfile(certificates, io.BytesIO(trusted))
+    return packed.getvalue()
+
+
+def recipes_table(image: str) -> str:
+    lines = ["| recipe | MB | seconds |", "|---|---:|---:|"]
+    for recipe in sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")):
+        command = ["docker", "build", "--quiet", "--no-cache", "--force-rm", "-"]
+        began = time.monotonic()
+        classic = {**os.environ, "DOCKER_BUILDKIT": "0"}
+        done = subprocess.run(command, input=context(recipe, image), stdout=subprocess.PIPE, env=classic, check=True)
+        seconds, built = time.monotonic() - began, done.stdout.decode().split()[-1]
+        lines.append(f"| `{recipe}` | {mb(size_of(built) - size_of(image))} | {seconds:.0f} |")
+        subprocess.run(["docker", "image", "rm", built], stdout=subprocess.DEVNULL, check=True)
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    arguments = sys.argv[1:]
+    of_recipes = arguments[:1] == ["--recipes"]
+    if len(arguments) > 1 + of_recipes:
         raise SystemExit(__doc__)
-    put("docs/image.md", "sizes", table(sys.argv[1] if len(sys.argv) == 2 else "llm-sandbox:latest"))
+    image = arguments[of_recipes] if len(arguments) > of_recipes else "llm-sandbox:latest"
+    if of_recipes:
+        put("docs/image.md", "recipes", recipes_table(image))
+    else:
+        put("docs/image.md", "sizes", table(image))

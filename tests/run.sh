@@ -244,6 +244,7 @@ full() {
     docker_stage 'one caller against a server of 256 MB' env LLM_SANDBOX_BIN="$server" tests/exhaustion.sh 5
     docker_stage 'the archive in a bucket' tests/archive/run.sh "$server"
     docker_stage 'what a model pays' tests/tokens/run.sh "$server"
+    docker_stage 'recipes of the image' tests/recipes/run.sh "$server"
     docker_stage 'official clients' tests/clients/run.sh "$server"
     stage 'official clients, with the embedded engine' \
         "${with_runtime[@]}" SANDBOX_ENGINE=wasm tests/clients/run.sh "$server"

@@ -343,7 +343,10 @@ mod tests {
 
     #[test]
     fn another_base_is_another_image() {
-        assert_ne!(content_id(None, &Recipes::default()), content_id(Some("python:3.12-slim"), &Recipes::default()));
+        assert_ne!(
+            content_id(None, &Recipes::default()),
+            content_id(Some("python:3.12-slim"), &Recipes::default())
+        );
         assert_eq!(content_id(None, &Recipes::default()), content_id(None, &Recipes::default()));
     }
 

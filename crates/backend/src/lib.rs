@@ -79,9 +79,9 @@ pub use self::{
     build::{BuildRequest, Builder},
     check::{Check, Finding},
     error::{BackendError, BackendErrorKind},
-    recipes::{Recipes, UnknownRecipe},
     homes::{CallerKey, Claim, Home, Homes},
     known_template::KnownTemplate,
+    recipes::{Recipes, UnknownRecipe},
     template::{Library, Runtime, Template},
 };
 

@@ -110,7 +110,8 @@ impl Recipe {
     /// If a name or size does not fit into an archive, which is never the case for these files.
     pub(crate) fn context(&self, before: &str, certificates: &[u8]) -> io::Result<Vec<u8>> {
         let dockerfile = str::from_utf8(self.files[0].1).map_err(io::Error::other)?;
-        let dockerfile = dockerfile.replacen("\nFROM libraries\n", &format!("\nFROM {before}\n"), 1);
+        let dockerfile =
+            dockerfile.replacen("\nFROM libraries\n", &format!("\nFROM {before}\n"), 1);
         image::archived(&dockerfile, self.files, &[(image::CERTIFICATES, certificates, 0o644)])
     }
 }

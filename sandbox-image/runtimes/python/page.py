@@ -5,6 +5,7 @@ are set before the page is drawn). The file may be anything, and made to harm it
 process alone. LibreOffice is a process of its own, which ends with this one.
 """
 
+import errno
 import json
 import math
 import os
@@ -28,6 +29,10 @@ MAX_OFFICE, OFFICE_MEMORY, OFFICE_SECONDS = 64 << 20, 384 << 20, 20
 
 # The exit code with which LibreOffice asks to be started again, after it has made its settings.
 AGAIN = 81
+
+# Starts a program that the kernel ends first if memory runs out, and none of the user's. A fork of the fork server could
+# not say so itself, as it may not write to its own files of /proc.
+FIRST_TO_END = 'echo 1000 > /proc/$$/oom_score_adj; exec "$@"'
 
 # PR_SET_PDEATHSIG and SIGKILL.
 DEATH_SIGNAL, KILL = 1, 9
@@ -59,8 +64,8 @@ def as_pdf(number, page):
             return None, "too_large"
         try:
             convert(number, path)
-        except Exception:
-            return None, "broken"
+        except Exception as error:
+            return None, "too_large" if getattr(error, "errno", None) == errno.ENOSPC else "broken"
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK), None
 
 
@@ -76,9 +81,6 @@ def convert(number, path):
 
     def confine():
         death(DEATH_SIGNAL, KILL, 0, 0, 0)
-        # If memory runs out, the kernel ends this process first, and none of the user's.
-        with open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
         for limit, most in (
             (resource.RLIMIT_DATA, OFFICE_MEMORY),
             (resource.RLIMIT_CPU, OFFICE_SECONDS),
@@ -87,20 +89,20 @@ def convert(number, path):
         ):
             resource.setrlimit(limit, (most, most))
 
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        # Of a name that says nothing: the kind of a document is in its bytes.
+    with tempfile.TemporaryDirectory(dir=CONVERTED) as folder:
+        # A copy of the file would need memory. Its name says nothing, as the kind of a document is in its bytes.
         document = os.path.join(folder, "document")
-        with open(number, "rb", closefd=False) as source, open(document, "wb") as copy:
-            source.seek(0)
-            shutil.copyfileobj(source, copy)
+        os.symlink(f"/proc/self/fd/{number}", document)
         command = [
-            *(OFFICE, "--headless", "--norestore", "--nologo", "--nolockcheck"),
+            *("sh", "-c", FIRST_TO_END, OFFICE, OFFICE, "--headless", "--norestore", "--nologo", "--nolockcheck"),
             # Beside the user's own settings, as only one process may use a folder of settings.
             *("-env:UserInstallation=file:///tmp/.pages-office", "--convert-to", "pdf", "--outdir", folder, document),
         ]
         for _ in range(2):
             null = subprocess.DEVNULL
-            done = subprocess.run(command, stdin=null, stdout=null, stderr=null, cwd=folder, preexec_fn=confine)
+            done = subprocess.run(
+                command, stdin=null, stdout=null, stderr=null, cwd=folder, pass_fds=(number,), preexec_fn=confine
+            )
             if done.returncode != AGAIN:
                 break
         os.rename(document + ".pdf", path)

@@ -34,7 +34,8 @@ pub(in crate::mcp) const START: u64 = 4;
 /// Whether this is the [name](Kind::name) of Office documents that have pages.
 pub(in crate::mcp) fn is_office(name: &Value) -> bool {
     let name = name.as_str().unwrap_or_default();
-    let starts = ["Excel workbook", "old Excel", "Word ", "PowerPoint ", "OpenDocument ", "old Office"];
+    let starts =
+        ["Excel workbook", "old Excel", "Word ", "PowerPoint ", "OpenDocument ", "old Office"];
     starts.iter().any(|start| name.starts_with(start))
 }
 

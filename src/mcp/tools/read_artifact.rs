@@ -197,7 +197,7 @@ fn output() -> Value {
                 "description": "Of such a file, for a person to open or download.",
             },
             "page": { "type": "integer", "minimum": 1, "description": "The page that is shown, from 1." },
-            "pages": { "type": "integer", "minimum": 0, "description": "Of a PDF or Office document." },
+            "pages": { "type": "integer", "minimum": 0, "description": "Of a document." },
             "scaled_to": {
                 "type": "string",
                 "description": "Width and height of the image, if it was scaled down.",
@@ -273,7 +273,8 @@ impl File<'_> {
         if let Some(problem) = problem {
             return Err(refused(match problem {
                 PageProblem::Broken => {
-                    "no page can be shown: this is no PDF or Office document, or a broken one.".into()
+                    "no page can be shown: this is no PDF or Office document, or a broken one."
+                        .into()
                 }
                 PageProblem::Encrypted => {
                     "this PDF is encrypted. Ask the person for a copy without a password, or for \

@@ -26,8 +26,7 @@ use futures::{StreamExt, future::BoxFuture};
 
 use super::Docker;
 use crate::{
-    Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, Recipes, image,
-    recipes,
+    Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, Recipes, image, recipes,
 };
 
 impl Builder for Docker {
