@@ -134,7 +134,7 @@ pub(crate) fn label(printed: &str) -> Option<String> {
         known["libraries"].as_array_mut()?.extend(libraries);
     }
     let label = label.to_string();
-    template::from_label(&label).is_some().then_some(label)
+    template::from_label(&label).is_ok().then_some(label)
 }
 
 #[cfg(test)]
