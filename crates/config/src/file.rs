@@ -73,6 +73,9 @@ const WITHOUT_EFFECT: [(&str, &str); 8] = [
     ),
 ];
 
+/// Sections of clients' files that have another name here.
+const RENAMED: [(&str, &str); 2] = [("mcpServers", UPSTREAMS), ("servers", UPSTREAMS)];
+
 const NO_SECTION: &str = "is no section";
 
 const RUNTIME: &str =
@@ -367,6 +370,9 @@ fn resolved(is_secret: bool, text: String, file: &Path) -> Result<String, String
 
 /// The message about a key that no setting has.
 fn no_such_key(key: &str) -> String {
+    if let Some((_, own)) = RENAMED.iter().find(|(theirs, _)| *theirs == key) {
+        return format!("{key}: there is no such key; name the section {own}");
+    }
     let all = || table::rows().map(|row| row.key);
     let name = |key: &'static str| key.rsplit(DOT).next().unwrap_or(key);
     // The right name in a wrong section is a frequent mistake.

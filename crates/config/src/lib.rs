@@ -185,7 +185,10 @@ impl Config {
             Err(mistake) => others.push(mistake),
         }
         match Upstreams::new(config.upstream_list.as_deref(), upstreams) {
-            Ok(upstreams) => config.upstreams = upstreams,
+            Ok(upstreams) => {
+                config.upstreams = upstreams;
+                config.remarks.extend(config.unknown_callers());
+            }
             Err(mistake) => others.push(mistake),
         }
         others.extend(config.dataset_mistakes());

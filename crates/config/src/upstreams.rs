@@ -67,6 +67,12 @@ impl Pattern {
     }
 }
 
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// How an upstream is reached.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reached {
@@ -202,6 +208,24 @@ pub(super) fn names(_: &Row, value: &str) -> Result<Option<Vec<UpstreamName>>, M
 }
 
 impl Config {
+    /// Remarks about callers of upstreams that the settings do not list. They are no mistakes: the file of tokens may
+    /// get them later. With an authorization server, any name may be one.
+    pub(super) fn unknown_callers(&self) -> Vec<String> {
+        if self.oauth_issuer.is_some() {
+            return vec![];
+        }
+        let of = |upstream: &Arc<Upstream>| {
+            let given = upstream.callers.iter().flatten();
+            let unknown = given.filter(|it| !self.callers.list(it) && **it != Principal::local());
+            let names: Vec<_> = unknown.map(Principal::name).collect();
+            (!names.is_empty()).then(|| {
+                let names = names.join(", ");
+                format!("upstreams.{}.callers has names that no caller has: {names}", upstream.name)
+            })
+        };
+        self.upstreams.all().filter_map(of).collect()
+    }
+
     /// Whether a policy lists only upstreams of the server.
     pub(super) fn lists_only_upstreams(&self, server: &Self) -> bool {
         let is_known =

@@ -414,6 +414,10 @@ upstreams:
   j: [x]
   k: { url: 'https://k', type: stdio }
   l: { url: 'http://l' }
+  m: { command: npx -y crm }
+  n: { command: x, ask: 3 }
+  o: { command: x, allow: [a, true] }
+mcpServers: { p: { command: x } }
 ";
     let mistakes = with_callers(text).unwrap_err();
     for (line, what) in [
@@ -432,7 +436,13 @@ upstreams:
         (16, "\"i\": env: A: the variable \"NO_SUCH_VARIABLE\" is not set"),
         (17, "\"j\": is no mapping of"),
         (18, "\"k\": type: is not for a server over HTTP"),
-        (19, "\"l\": http:// is only for private addresses"),
+        (19, "\"l\": http:// is only for private addresses: use https://, or add private: true"),
+        (
+            20,
+            "\"m\": command: there is no such program: write \"npx\", and the rest as a list in args",
+        ),
+        (21, "\"n\": ask: \"3\" is no name of a tool"),
+        (22, "\"o\": allow: \"true\" is no name of a tool"),
     ] {
         assert!(
             mistakes.contains(&format!("{PATH}:{line}: upstreams: {what}")),
@@ -440,6 +450,8 @@ upstreams:
         );
     }
     assert!(!mistakes.contains("hunter"), "{mistakes}");
+    let renamed = "mcpServers: there is no such key; name the section upstreams";
+    assert!(mistakes.contains(renamed), "{mistakes}");
     for (text, why) in [
         ("upstreams: [a]", "upstreams: is no section"),
         ("calls: { upstreams: [a] }", "there is no upstream a in the settings file"),
@@ -451,4 +463,8 @@ upstreams:
         assert!(mistakes.contains(why), "{text}: {mistakes}");
     }
     assert!(with_callers("upstreams:\n").is_ok());
+    let text =
+        "callers: [{ name: ann, token: t }]\nupstreams: { a: { command: x, callers: [ann, bob] } }";
+    let remarks = with_callers(text).expect("valid").remarks;
+    assert_eq!(remarks, ["upstreams.a.callers has names that no caller has: bob"]);
 }

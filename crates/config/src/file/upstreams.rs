@@ -11,7 +11,11 @@
 //!     headers: { Authorization: "Bearer ${WEATHER_KEY}" }
 //! ```
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use model::{Principal, UpstreamName, text::quoted};
 use serde_saphyr::Spanned;
@@ -122,7 +126,7 @@ impl Found<'_> {
     /// Reads one key of an entry.
     fn read_of_upstream(&self, read: &mut Read, key: &str, node: Node) -> Result<(), String> {
         match key {
-            "command" => read.command = Some(filled(self.plain(node)?)?),
+            "command" => read.command = Some(program(self.plain(node)?)?),
             "url" => read.url = Some(url(self.hidden(node, false)?)?),
             "base_url" => read.base_url = Some(base_url(self.hidden(node, false)?)?),
             "type" => read.transport = Some(self.plain(node)?),
@@ -293,7 +297,7 @@ impl Read {
         };
         if address.text.starts_with("http://") && !self.private {
             return Err(
-                "http:// is only for private addresses: use https://, or set private".into()
+                "http:// is only for private addresses: use https://, or add private: true".into(),
             );
         }
         Ok(reached)
@@ -315,12 +319,27 @@ fn filled(text: String) -> Result<String, String> {
     if text.trim().is_empty() { Err("is empty".into()) } else { Ok(text) }
 }
 
+fn program(text: String) -> Result<String, String> {
+    let has_arguments = text.contains(char::is_whitespace) && !Path::new(&text).exists();
+    match text.split_whitespace().next() {
+        Some(first) if has_arguments => {
+            let first = quoted(first);
+            Err(format!("there is no such program: write {first}, and the rest as a list in args"))
+        }
+        _ => filled(text),
+    }
+}
+
 fn whole(text: &str, min: u64, max: u64) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| format!("is not a whole number from {min} to {max}"))
 }
 
 fn pattern(text: String) -> Result<Pattern, String> {
+    let is_value = matches!(&*text, "true" | "false") || text.parse::<f64>().is_ok();
+    if is_value {
+        return Err(format!("{} is no name of a tool, or pattern such as create_*", quoted(&text)));
+    }
     filled(text).map(Pattern)
 }
 
