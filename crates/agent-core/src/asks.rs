@@ -81,12 +81,19 @@ impl Asks {
         state.open.clear();
     }
 
-    /// Sends a question to the server. Returns its number; `None` if no run is in progress, it is too long, or too many
-    /// are open.
-    pub fn ask(&self, question: Vec<u8>, then: Then) -> Option<u32> {
+    /// The call id of the run in progress.
+    pub fn run(&self) -> Option<u32> {
+        self.lock().run
+    }
+
+    /// Sends a question of this run to the server. Returns its number; `None` if another run or none is in progress, it
+    /// is too long, or too many are open.
+    pub fn ask(&self, run: u32, question: Vec<u8>, then: Then) -> Option<u32> {
         // The lock is held until the frame is sent, so that the numbers arrive in their order.
         let mut state = self.lock();
-        let run = state.run.filter(|_| state.enabled)?;
+        if !state.enabled || state.run != Some(run) {
+            return None;
+        }
         if question.len() > MAX_ASK || state.open.len() >= MAX_ASKS {
             return None;
         }
@@ -122,10 +129,10 @@ impl Asks {
         }
     }
 
-    /// Pauses the run until this question is answered.
-    pub(crate) fn pause(&self, number: u32) {
+    /// Pauses the run until this question is answered, or ends that pause.
+    pub(crate) fn pause(&self, number: u32, paused: bool) {
         if let Some(open) = self.lock().open.get_mut(&number) {
-            open.paused = true;
+            open.paused = paused;
         }
         (self.wake)();
     }
@@ -151,5 +158,33 @@ impl Asks {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds this")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outlet;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    impl Outlet for Nowhere {
+        fn send(&mut self, _: u32, _: Kind, _: &[u8], _: &[&[u8]]) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_question_of_a_run_that_is_over_is_not_one_of_the_next() {
+        let asks = Asks::new(Replies::to(Arc::new(Mutex::new(Nowhere))), || {});
+        asks.enable();
+        let ask = |run| asks.ask(run, b"q".to_vec(), Box::new(drop));
+        asks.begin(1);
+        assert_eq!(ask(1), Some(1));
+        asks.end();
+        assert_eq!(ask(1), None);
+        asks.begin(2);
+        assert_eq!((ask(1), ask(2)), (None, Some(2)));
     }
 }

@@ -314,8 +314,8 @@ impl<F: Frontend> Dispatcher<F> {
                 self.asks.answer(ask, body);
                 Ok(done)
             }),
-            Kind::Pause => replies.respond(call, head, |Pause { ask }| {
-                self.asks.pause(ask);
+            Kind::Pause => replies.respond(call, head, |Pause { ask, over }| {
+                self.asks.pause(ask, !over);
                 Ok(done)
             }),
             Kind::Run => {

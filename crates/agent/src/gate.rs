@@ -36,16 +36,26 @@ const MAX_CONNECTIONS: usize = 64;
 /// Bytes of stack of the thread of a connection.
 const STACK: usize = 64 << 10;
 
+/// The socket's name in a container. It has no file that a program could replace.
+pub(crate) const NAME: &str = "llm-sandbox-tools";
+
 /// The connections of the run in progress; `None` between two runs. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<Mutex<Option<Vec<Arc<UnixStream>>>>>);
+pub(crate) struct Gate(Arc<Mutex<Option<Open>>>);
 
-/// The socket's name. It has no file that a program could replace.
+/// A run and its connections.
+struct Open {
+    /// The call id of the run. Its connections ask nothing in the time of another.
+    run: u32,
+    streams: Vec<Arc<UnixStream>>,
+}
+
+/// The socket's name.
 pub(crate) fn name() -> String {
     // Outside a container there may be several agents.
     match std::process::id() {
-        1 => "llm-sandbox-tools".into(),
-        id => format!("llm-sandbox-tools-{id}"),
+        1 => NAME.into(),
+        id => format!("{NAME}-{id}"),
     }
 }
 
@@ -62,30 +72,30 @@ impl Gate {
         thread::Builder::new().name("gate".into()).stack_size(STACK).spawn(accept).map(drop)
     }
 
-    /// Opens for a run.
-    pub(crate) fn open(&self) {
-        *self.lock() = Some(vec![]);
+    /// Opens for the run with this call id.
+    pub(crate) fn open(&self, run: u32) {
+        *self.lock() = Some(Open { run, streams: vec![] });
     }
 
     /// Ends all connections.
     pub(crate) fn close(&self) {
-        for stream in self.lock().take().into_iter().flatten() {
+        for stream in self.lock().take().into_iter().flat_map(|open| open.streams) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     fn admit(&self, stream: UnixStream, asks: &Asks) {
         let stream = Arc::new(stream);
-        {
+        let run = {
             let mut open = self.lock();
-            let Some(open) = open.as_mut().filter(|open| open.len() < MAX_CONNECTIONS) else {
-                return;
-            };
-            open.push(stream.clone());
-        }
+            let is_free = |open: &&mut Open| open.streams.len() < MAX_CONNECTIONS;
+            let Some(open) = open.as_mut().filter(is_free) else { return };
+            open.streams.push(stream.clone());
+            open.run
+        };
         let (gate, asks) = (self.clone(), asks.clone());
         let serve = move || {
-            let _ = serve(&stream, &asks);
+            let _ = serve(&stream, (&asks, run));
             let _ = stream.shutdown(Shutdown::Both);
             gate.forget(&stream);
         };
@@ -94,16 +104,17 @@ impl Gate {
     }
 
     fn forget(&self, stream: &Arc<UnixStream>) {
-        self.lock().iter_mut().for_each(|open| open.retain(|other| !Arc::ptr_eq(other, stream)));
+        let mut open = self.lock();
+        open.iter_mut().for_each(|open| open.streams.retain(|other| !Arc::ptr_eq(other, stream)));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Arc<UnixStream>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
         self.0.lock().expect("no thread panics while it holds this")
     }
 }
 
-/// Passes on one question after another, until the connection ends.
-fn serve(mut stream: &UnixStream, asks: &Asks) -> io::Result<()> {
+/// Passes on one question of a run after another, until the connection ends.
+fn serve(mut stream: &UnixStream, (asks, run): (&Asks, u32)) -> io::Result<()> {
     let answered = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
     loop {
         let mut len = [0; 4];
@@ -121,7 +132,7 @@ fn serve(mut stream: &UnixStream, asks: &Asks) -> io::Result<()> {
             let _ = sender.send(answer);
             let _ = bell.write(1);
         });
-        let number = asks.ask(question, then).ok_or(io::ErrorKind::ConnectionRefused)?;
+        let number = asks.ask(run, question, then).ok_or(io::ErrorKind::ConnectionRefused)?;
         let Some(answer) = wait(stream, &answered, &answer)? else {
             asks.withdraw(number);
             return Ok(());

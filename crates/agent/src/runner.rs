@@ -400,7 +400,7 @@ impl Runner for Worker {
         let (before, was_cell) = (self.look(), job.run.cell);
         if self.asks.are_enabled() {
             self.asks.begin(job.call);
-            self.gate.open();
+            self.gate.open(job.call);
         }
         let executed = self.execute(&mut job);
         self.asks.end();

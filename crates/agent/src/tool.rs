@@ -24,17 +24,14 @@ use std::{
     process::ExitCode,
 };
 
+use protocol::message::MAX_ASK;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::gate;
+
 /// The name of the command, by which the agent's program finds out that it is this one.
 const NAME: &str = "tool";
-
-/// The environment variable with the name of the agent's socket, and the name if it is missing.
-const SOCKET: (&str, &str) = ("SANDBOX_TOOLS", "llm-sandbox-tools");
-
-/// Maximum length of a request and of an answer, in bytes.
-const MAX_BYTES: usize = 1_000_000;
 
 /// Maximum length of a description in a list, in characters, and number of arguments of a tool there.
 const MAX_LINE: usize = 100;
@@ -264,10 +261,10 @@ fn ask(request: &Value) -> Result<Answer, Failed> {
         Failed(1, if whose.is_empty() { message.to_owned() } else { format!("{whose}: {message}") })
     };
     let request = request.to_string();
-    if request.len() > MAX_BYTES {
-        return Err(failed(&format!("the arguments are longer than {MAX_BYTES} bytes")));
+    if request.len() > MAX_ASK {
+        return Err(failed(&format!("the arguments are longer than {MAX_ASK} bytes")));
     }
-    let name = std::env::var(SOCKET.0).unwrap_or_else(|_| SOCKET.1.to_owned());
+    let name = std::env::var(gate::VARIABLE).unwrap_or_else(|_| gate::NAME.to_owned());
     let address = SocketAddr::from_abstract_name(name);
     let stream = address.and_then(|address| UnixStream::connect_addr(&address));
     let mut stream = stream.map_err(|_| failed(NOT_ENABLED))?;
@@ -291,7 +288,7 @@ fn exchange(stream: &mut UnixStream, request: &str) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_BYTES {
+    if length > MAX_ASK {
         return Err(io::Error::other("too long"));
     }
     let mut answer = vec![0; length];

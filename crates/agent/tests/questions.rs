@@ -183,7 +183,7 @@ fn a_run_is_stopped_while_it_waits(cell: bool) {
     let limit_ms = u64::try_from(LIMIT.as_millis()).unwrap();
     run(&mut agent, 1, code, limit_ms, cell);
     let (number, ..) = question(&mut agent);
-    agent.ask(2, &Pause { ask: number }, b"").unwrap();
+    agent.ask(2, &Pause { ask: number, over: false }, b"").unwrap();
     wait_for_stop(&agent, true);
     // Longer than the run may still take.
     std::thread::sleep(LIMIT);
@@ -192,6 +192,27 @@ fn a_run_is_stopped_while_it_waits(cell: bool) {
     let (done, printed) = printed(&mut agent, 1);
     assert_eq!((done.end, &*printed), (End::Exited { code: 0 }, "b'yes'\n"));
     assert!(done.elapsed_us < u64::try_from(LIMIT.as_micros()).unwrap(), "{}", done.elapsed_us);
+}
+
+#[test]
+fn the_time_between_a_decision_and_the_answer_counts() {
+    for cell in [false, true] {
+        let mut agent = agent();
+        let code = "open('pid', 'w').write(str(os.getpid()))\nask(b'may I?')";
+        run(&mut agent, 1, code, 8000, cell);
+        let (number, ..) = question(&mut agent);
+        agent.ask(2, &Pause { ask: number, over: false }, b"").unwrap();
+        wait_for_stop(&agent, true);
+        agent.ask(3, &Pause { ask: number, over: true }, b"").unwrap();
+        // Nobody answers.
+        let end = loop {
+            let frame = agent.receive();
+            if frame.call == 1 && frame.kind == Kind::Reply {
+                break serde_json::from_slice::<RunDone>(&frame.head).unwrap().end;
+            }
+        };
+        assert_eq!(end, End::TimedOut);
+    }
 }
 
 /// Continues its process every second by a timer, uses 50 ms of processor time, and stops again.
@@ -224,7 +245,7 @@ fn a_program_that_continues_itself_while_it_waits_for_a_person_gains_no_time() {
         let code = format!("{BURSTS}import threading\n{part}");
         run(&mut agent, 1, &code, 2000, false);
         let (number, ..) = question(&mut agent);
-        agent.ask(2, &Pause { ask: number }, b"").unwrap();
+        agent.ask(2, &Pause { ask: number, over: false }, b"").unwrap();
         let end = loop {
             let frame = agent.try_receive().ok().flatten();
             let frame = frame.unwrap_or_else(|| panic!("it goes on: {part}"));
@@ -313,7 +334,7 @@ fn a_run_that_waits_for_a_person_can_be_killed() {
             cell,
         );
         let (number, ..) = question(&mut agent);
-        agent.ask(2, &Pause { ask: number }, b"").unwrap();
+        agent.ask(2, &Pause { ask: number, over: false }, b"").unwrap();
         wait_for_stop(&agent, true);
         agent.send(3, Kind::Kill, &protocol::message::Kill { run: 1 }, b"");
         // The withdrawal may come before or after the replies.
@@ -337,7 +358,7 @@ fn questions_come_again_over_the_next_stream() {
     run(&mut agent, 1, code, 60_000, false);
     let (first, ..) = question(&mut agent);
     let (second, ..) = question(&mut agent);
-    agent.ask(2, &Pause { ask: second }, b"").unwrap();
+    agent.ask(2, &Pause { ask: second, over: false }, b"").unwrap();
     wait_for_stop(&agent, true);
     // The same server, and then another, which learns for which of them the run is paused.
     for (received, again) in [(Some(1), false), (None, true)] {

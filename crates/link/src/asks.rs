@@ -76,13 +76,20 @@ struct State {
 impl State {
     /// Notes that a question needs no answer any more.
     fn close(&mut self, number: u32) -> bool {
-        if self.pausing.remove(&number)
+        self.end_pause(number);
+        self.open.remove(&number)
+    }
+
+    /// Notes that the run is not paused for a question any more. Returns whether it was.
+    fn end_pause(&mut self, number: u32) -> bool {
+        let was_paused = self.pausing.remove(&number);
+        if was_paused
             && self.pausing.is_empty()
             && let Some(since) = self.since.take()
         {
             self.paused += since.elapsed();
         }
-        self.open.remove(&number)
+        was_paused
     }
 }
 
@@ -197,8 +204,8 @@ impl Link {
         answered
     }
 
-    /// Stops the processes of the run whose program asks, until its question is answered. That time does not count
-    /// against the run's deadline.
+    /// Stops the processes of the run whose program asks, until its question is answered or [`go_on`](Self::go_on) is
+    /// called. That time does not count against the run's deadline.
     ///
     /// # Errors
     /// The errors of every call, see [`kill`](Self::kill).
@@ -211,7 +218,18 @@ impl Link {
             state.pausing.insert(number);
             state.since.get_or_insert_with(Instant::now);
         }
-        self.call(&Pause { ask: number }, Bytes::new()).await.map(drop)
+        self.call(&Pause { ask: number, over: false }, Bytes::new()).await.map(drop)
+    }
+
+    /// Continues the run, unless it is also paused for another question. The time until the answer counts.
+    ///
+    /// # Errors
+    /// The errors of every call, see [`kill`](Self::kill).
+    pub async fn go_on(&self, number: u32) -> Result<(), LinkError> {
+        if !self.asks.0.lock().end_pause(number) {
+            return Ok(());
+        }
+        self.call(&Pause { ask: number, over: true }, Bytes::new()).await.map(drop)
     }
 }
 

@@ -264,7 +264,7 @@ fn of_asks() -> Vec<String> {
         ask(false, false),
         ask(true, true),
         golden(1, Kind::Withdraw, &Withdraw {}, b""),
-        golden(36, Kind::Pause, &Pause { ask: 1 }, b""),
+        golden(36, Kind::Pause, &Pause { ask: 1, over: false }, b""),
         golden(37, Kind::Answer, &Answer { ask: 1 }, b"{}"),
     ]
 }

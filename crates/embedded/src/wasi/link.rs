@@ -229,7 +229,8 @@ pub(crate) fn ask<G: HasWorld>(
     let Some(asks) = caller.data_mut().world().0.asks() else { return Ok(None) };
     let (sender, answer) = mpsc::channel();
     let then = Box::new(move |answer| drop(sender.send(answer)));
-    let Some(number) = asks.ask(question, then) else { return Ok(None) };
+    let asked = asks.run().and_then(|run| asks.ask(run, question, then));
+    let Some(number) = asked else { return Ok(None) };
     loop {
         let before = Instant::now();
         let is_paused = asks.is_paused();

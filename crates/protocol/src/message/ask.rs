@@ -5,7 +5,7 @@
 //! program --> agent --Ask--> server --> upstream
 //!     ^         ^               |
 //!     |         '---Answer------'        the program went away: Withdraw
-//!     '- stopped meanwhile, if a person decides: Pause
+//!     '- stopped until a person decides: Pause
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct Ask {
     /// Whether it is sent once more, to another server than the one that has received it or may have.
     #[serde(default, skip_serializing_if = "is_false")]
     pub again: bool,
-    /// Whether the run is paused until it is answered, so that the previous server has not carried it out.
+    /// Whether the run is paused for it, so that the previous server has not carried it out.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
 }
@@ -48,10 +48,13 @@ pub struct Answer {
     pub ask: u32,
 }
 
-/// Stops the processes of the run in progress until each question for which it was sent is answered. The time counts
-/// neither as processor time nor against the run's deadline.
+/// Stops the processes of the run in progress until each question for which it was sent is answered, or its pause is
+/// over. The time counts neither as processor time nor against the run's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// The number of a question, whose [`Answer`] ends it.
     pub ask: u32,
+    /// Ends the pause for this question before its answer. An agent that does not know this waits for the answer.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub over: bool,
 }
