@@ -7,10 +7,11 @@
 //! ```
 //!
 //! A question may be anything: it can only make calls that its session's caller may make, while a run of the session is
-//! in progress. [`approvals`]: calls that wait for a person. [`answer`]: what the program gets.
+//! in progress. [`approvals`]: calls that wait for a person. [`answer`]: for the program. [`called`]: for people.
 
 mod answer;
 pub(crate) mod approvals;
+mod called;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,21 +23,24 @@ use std::{
 use bytes::Bytes;
 use config::Config;
 use link::{Link, Question};
-use model::{Approval, Decision, Principal, RunId, SessionId, text::printable};
+use model::{
+    Approval, Decision, Principal, RunId, SessionId,
+    text::{human_size, printable, whole_ms},
+};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, watch},
     time::sleep,
 };
 
 use self::approvals::{Approvals, approval};
+pub(crate) use self::called::{Begun, Called};
 use crate::{
     audit::{Audit, CannotWrite, Digest, Entry},
     progress::Progress,
     upstream::{
-        CallError, CallErrorKind, CallLimits, CallersUpstreams, Prepared, Request, ToolCall,
-        Upstreams, Verdict,
+        CallError, CallErrorKind, CallLimits, CallersUpstreams, MAX_TOKENS, Prepared, Request,
+        ToolCall, Upstreams, Verdict,
     },
 };
 
@@ -53,6 +57,10 @@ const MAX_NAME: usize = 100;
 
 /// The outcome of a call that was made.
 const OK: &str = "ok";
+
+/// Maximum number of structural characters of a run's questions that are parsed and not answered: as many as one
+/// question may have, which take 30 MB.
+const MAX_PARSED: usize = MAX_TOKENS;
 
 /// The calls of all callers of a server.
 pub(crate) struct Calls {
@@ -114,6 +122,7 @@ impl Calls {
             upstreams,
             limits,
             turns: Semaphore::new(limits.at_once),
+            parsed: Semaphore::new(MAX_PARSED),
             used: Mutex::default(),
             granted: Granted::default(),
         }))
@@ -163,6 +172,8 @@ pub struct RunCalls {
     upstreams: CallersUpstreams,
     limits: Limits,
     turns: Semaphore,
+    /// A permit for each structural character that a question may have, from its parsing to its answer.
+    parsed: Semaphore,
     used: Mutex<Used>,
     /// Tools that a person has allowed for the run.
     granted: Granted,
@@ -197,36 +208,22 @@ pub(crate) struct Asking {
     pub(crate) progress: Option<watch::Sender<Progress>>,
 }
 
-/// A call that was made or refused, for people who view the session.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Called {
-    /// The upstream, as the program has named it, as printable text.
-    pub upstream: String,
-    /// Its tool, likewise.
-    pub tool: String,
-    /// `ok`, or the kind of the error.
-    pub outcome: String,
-    /// The time that it took, a person's decision included.
-    pub took: Duration,
-    /// A person's decision on it, if one was asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<String>,
-    /// Whether there is such an upstream.
-    #[serde(skip)]
-    pub is_known: bool,
-}
-
 impl RunCalls {
-    /// Answers a question. Also returns the call, if the question was one.
+    /// Answers a question. Also returns the call, if the question was one. While it is in progress, it is in `begun`.
     pub(crate) async fn answer(
         &self,
         question: Question,
         asking: &Asking,
+        begun: &Begun,
     ) -> (Bytes, Option<Called>) {
         // Before it is parsed, which takes more memory and time than to send it.
         let _turn = self.turns.acquire().await;
-        let parsed = self.use_bytes(question.body.len() as u64);
-        match parsed.and_then(|()| Request::parse(&question.body)) {
+        let weight = match self.use_bytes(question.body.len() as u64) {
+            Ok(()) => Request::weight(&question.body),
+            Err(error) => Err(error),
+        };
+        let _parsed = self.parsed.acquire_many(*weight.as_ref().unwrap_or(&0)).await;
+        match weight.and_then(|_| Request::parse(&question.body)) {
             Ok(Request::Discover(wanted)) => {
                 let listed = match self.count_discovery() {
                     Ok(()) => self.upstreams.discover(wanted).await,
@@ -235,17 +232,16 @@ impl RunCalls {
                 (self.delivered(listed.and_then(|value| answer::of_value(&value))).await, None)
             }
             Ok(Request::Call(call)) => {
-                let begun = Instant::now();
                 let (upstream, tool) = (printable(&call.upstream), printable(&call.tool));
-                let mut decision = None;
-                let made = self.call(call, &question, asking, &mut decision).await;
-                let outcome = made.as_ref().map_or_else(kind, |_| OK.to_owned());
                 let is_known = self.upstreams.names().contains(&&*upstream);
                 let [upstream, tool] = [upstream, tool].map(|name| short(&name));
-                let decision = decision.map(str::to_owned);
-                let called =
-                    Called { upstream, tool, outcome, took: begun.elapsed(), decision, is_known };
-                (self.delivered(made).await, Some(called))
+                begun.begin(upstream, tool, is_known);
+                let made = self.call(call, &question, asking, begun).await;
+                let called = begun.end(made.as_ref().map_or_else(kind, |_| OK.to_owned()));
+                if let Some(called) = &called {
+                    self.log(called, asking);
+                }
+                (self.delivered(made).await, called)
             }
             // A program that sends nonsense has as many attempts as one that looks for tools.
             Err(error) => {
@@ -253,6 +249,26 @@ impl RunCalls {
                 (self.delivered(Err(error)).await, None)
             }
         }
+    }
+
+    /// The call in progress, which is given up, as one that has ended.
+    pub(crate) fn abandoned(&self, begun: &Begun, asking: &Asking) -> Option<Called> {
+        let called = begun.abandon()?;
+        self.log(&called, asking);
+        Some(called)
+    }
+
+    fn log(&self, called: &Called, asking: &Asking) {
+        tracing::info!(
+            call = format!("{}.{}", called.upstream, called.tool),
+            client = self.caller.name(),
+            session_id = %asking.session,
+            run_id = %asking.run_id,
+            outcome = called.outcome,
+            decision = called.decision,
+            duration_ms = whole_ms(called.took),
+            "call out of a sandbox"
+        );
     }
 
     /// The answer that a program gets. A program beyond a limit has to wait for it, the longer the more often it asks.
@@ -282,13 +298,13 @@ impl RunCalls {
         Ok(())
     }
 
-    /// Makes a call, with its line in the audit file and in the log.
+    /// Makes a call, with its line in the audit file.
     async fn call(
         &self,
         call: ToolCall,
         question: &Question,
         asking: &Asking,
-        decision: &mut Option<&'static str>,
+        begun: &Begun,
     ) -> Result<Bytes, CallError> {
         let name =
             format!("{}.{}", short(&printable(&call.upstream)), short(&printable(&call.tool)));
@@ -308,24 +324,10 @@ impl RunCalls {
             entry.record.run_id = Some(asking.run_id.to_string());
             entry.record.inputs.arguments = Some(Digest::of_json(&call.arguments));
         }
-        let begun = Instant::now();
-        let made = self.checked(call, question, asking, (decision, &mut entry)).await;
-        let outcome = made.as_ref().map_or_else(kind, |_| OK.to_owned());
-        tracing::info!(
-            call = name,
-            client = self.caller.name(),
-            session_id = %asking.session,
-            run_id = %asking.run_id,
-            outcome,
-            decision = *decision,
-            duration_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-            "call out of a sandbox"
-        );
+        let made = self.checked(call, question, asking, (begun, &mut entry)).await;
         if let Some(mut entry) = entry {
-            let decided = decision.map(str::to_owned);
-            entry.record.decision = decided;
             entry.record.outputs.answer = made.as_ref().ok().map(Digest::of);
-            entry.end(&outcome);
+            entry.end(&made.as_ref().map_or_else(kind, |_| OK.to_owned()));
         }
         made
     }
@@ -335,13 +337,16 @@ impl RunCalls {
         call: ToolCall,
         question: &Question,
         asking: &Asking,
-        (decision, entry): (&mut Option<&'static str>, &mut Option<Entry>),
+        (begun, entry): (&Begun, &mut Option<Entry>),
     ) -> Result<Bytes, CallError> {
         let limits = self.limits;
         self.count_call()?;
         if !self.server.admits(&self.caller, limits.per_minute) {
             let most = limits.per_minute.map_or(0, NonZeroU32::get);
-            return Err(limit(format!("more than {most} calls in a minute; wait a little")));
+            let why = format!(
+                "more than {most} calls in a minute (SANDBOX_CALLS_PER_MINUTE); wait a little"
+            );
+            return Err(limit(why));
         }
         let prepared = self.upstreams.prepare(call).await?;
         if question.before == Some(false) && !prepared.read_only() {
@@ -351,12 +356,25 @@ impl RunCalls {
             ));
         }
         if prepared.verdict() == Verdict::Ask {
-            *decision = Some(self.ask(&prepared, question.number, asking, entry).await?);
+            let (decided, by) = self.ask(&prepared, question.number, asking).await?;
+            begun.decide(decided);
+            if let Some(entry) = entry {
+                entry.record.decision = Some(decided.to_owned());
+                entry.record.decided_by = by;
+            }
+            if decided == Decision::Deny.as_str() {
+                let why = "a person did not allow the call";
+                return Err(CallError::new(CallErrorKind::Denied, why));
+            }
         }
         let name = format!("{}_{}", prepared.upstream(), prepared.tool());
         let left = limits.bytes.saturating_sub(self.used.lock().bytes);
-        let items =
-            prepared.carry_out(CallLimits { timeout: Duration::MAX, max_bytes: left }).await?;
+        let is_less = left < prepared.max_answer();
+        let made = prepared.carry_out(CallLimits { timeout: Duration::MAX, max_bytes: left }).await;
+        let items = made.map_err(|error| match error.kind {
+            CallErrorKind::Limit if is_less => self.bytes_used_up(),
+            _ => error,
+        })?;
         let bytes: u64 = items.iter().map(crate::upstream::Item::size).sum();
         self.use_bytes(bytes)?;
         answer::of_items(items, &name, (&asking.link, &asking.run_id, question.number)).await
@@ -367,7 +385,10 @@ impl RunCalls {
         let mut used = self.used.lock();
         used.calls = used.calls.saturating_add(1);
         if used.calls > most {
-            return Err(limit(format!("a run can make {most} calls, and this one has made them")));
+            let why = format!(
+                "a run can make {most} calls (SANDBOX_CALLS_PER_RUN), and this one has made them"
+            );
+            return Err(limit(why));
         }
         Ok(())
     }
@@ -377,25 +398,33 @@ impl RunCalls {
         let mut used = self.used.lock();
         used.bytes = used.bytes.saturating_add(bytes);
         if used.bytes > most {
-            return Err(limit(format!("the calls of a run can have {most} bytes in all")));
+            return Err(self.bytes_used_up());
         }
         Ok(())
     }
 
-    /// Asks a person, unless one has allowed the tool for the run or the session. Returns the decision.
+    fn bytes_used_up(&self) -> CallError {
+        limit(format!(
+            "the arguments and answers of a run's calls can have {} in all (SANDBOX_CALLS_BYTES), and this call exceeds \
+             that: ask for smaller pages, filter, or go on in another run",
+            human_size(self.limits.bytes)
+        ))
+    }
+
+    /// Asks a person, unless one has allowed the tool for the run or the session. Returns the decision, and the way by
+    /// which it came.
     async fn ask(
         &self,
         prepared: &Prepared,
         number: u32,
         asking: &Asking,
-        entry: &mut Option<Entry>,
-    ) -> Result<&'static str, CallError> {
+    ) -> Result<(&'static str, Option<&'static str>), CallError> {
         let tool = (prepared.upstream().to_string(), prepared.tool().to_owned());
         if self.granted.has(&tool) {
-            return Ok("allowed for the run");
+            return Ok(("allowed for the run", None));
         }
         if asking.granted.has(&tool) {
-            return Ok("allowed for the session");
+            return Ok(("allowed for the session", None));
         }
         let within = self.limits.ask_timeout;
         let approval = Arc::new(approval(prepared, asking, within));
@@ -404,27 +433,18 @@ impl RunCalls {
         let shown = Shown::new(asking, approval.clone());
         let decided = self.server.approvals.decision(&approval, &self.caller, within).await;
         drop(shown);
-        let name = format!("{}.{}", tool.0, tool.1);
         let (decided, by) = decided.ok_or_else(|| {
-            let why = format!("nobody decided on {name} within {} s", within.as_secs());
+            let why = format!("nobody decided on the call within {} s", within.as_secs());
             CallError::new(CallErrorKind::Unanswered, why)
         })?;
-        if let Some(entry) = entry {
-            entry.record.decided_by = Some(by);
-        }
         match decided {
-            Decision::Once => {}
+            Decision::Once | Decision::Deny => {}
             Decision::Run => self.granted.add(tool),
             Decision::Session => asking.granted.add(tool),
-            Decision::Deny => {
-                if let Some(entry) = entry {
-                    entry.record.decision = Some(decided.as_str().to_owned());
-                }
-                let why = format!("a person did not allow the call of {name}");
-                return Err(CallError::new(CallErrorKind::Denied, why));
-            }
         }
-        Ok(decided.as_str())
+        // The upstream's time counts as that of any other call.
+        asking.link.go_on(number).await.map_err(lost)?;
+        Ok((decided.as_str(), Some(by)))
     }
 }
 

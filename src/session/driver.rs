@@ -211,8 +211,8 @@ enum Finished {
     Checked(Operated),
     /// Runs start warm after this time, or will not.
     Warmed(WarmDone, Duration),
-    /// A question of a program, with its number, and the call that it was.
-    Answered(u32, Option<Called>),
+    /// A question of a program, with its number, and the call of a run that it was.
+    Answered(u32, Option<(RunId, Called)>),
     /// Work that has no result.
     Upkeep,
 }

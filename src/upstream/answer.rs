@@ -3,7 +3,6 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use memchr::memmem;
-use model::UpstreamName;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::Value;
 
@@ -51,9 +50,9 @@ impl Item {
 }
 
 /// The error about an answer that is too large.
-pub(super) fn too_large(upstream: &UpstreamName, most: u64) -> CallError {
+pub(super) fn too_large(most: u64) -> CallError {
     let why = format!(
-        "the answer of {upstream} has more than {most} bytes; ask for less of it, such as a page or a filter"
+        "the answer has more than {most} bytes; ask for less of it, such as a page or a filter"
     );
     CallError::new(CallErrorKind::Limit, why)
 }
@@ -62,10 +61,7 @@ pub(super) fn too_large(upstream: &UpstreamName, most: u64) -> CallError {
 ///
 /// # Errors
 /// If the tool reports an error, or its answer cannot be decoded.
-pub(super) fn of_tool(
-    upstream: &UpstreamName,
-    result: CallToolResult,
-) -> Result<Vec<Item>, CallError> {
+pub(super) fn of_tool(result: CallToolResult) -> Result<Vec<Item>, CallError> {
     if result.is_error == Some(true) {
         let texts = result.content.iter().filter_map(|block| match block {
             ContentBlock::Text(text) => Some(&*text.text),
@@ -74,7 +70,7 @@ pub(super) fn of_tool(
         let told = texts.collect::<Vec<_>>().join("\n");
         let told = match result.structured_content {
             Some(value) if told.is_empty() => value.to_string(),
-            _ if told.is_empty() => format!("{upstream} reports an error without a message"),
+            _ if told.is_empty() => "an error without a message".into(),
             _ => told,
         };
         return Err(CallError::new(CallErrorKind::Upstream, told));
@@ -83,7 +79,7 @@ pub(super) fn of_tool(
         return Ok(vec![Item::Value(value)]);
     }
     let invalid = || {
-        let why = format!("{upstream} answered with data that is no base64");
+        let why = "the answer has data that is no base64";
         CallError::new(CallErrorKind::Unavailable, why)
     };
     let decoded = |data: &str| BASE64_STANDARD.decode(data).map(Bytes::from).map_err(|_| invalid());

@@ -38,22 +38,32 @@ use config::{
     Config,
     upstreams::{Reached, Upstream as Settings},
 };
+use futures::future::join_all;
 use model::{
     Principal, UpstreamName,
     text::{nearest, quoted},
 };
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::{
     answer::Item,
-    request::{CallError, CallErrorKind, Discover, Request, ToolCall},
+    request::{CallError, CallErrorKind, Discover, MAX_TOKENS, Request, ToolCall},
     rights::Verdict,
 };
-use self::{catalogue::Catalogue, rights::Rights, service::Service};
+use self::{
+    catalogue::{Catalogue, Tool},
+    rights::Rights,
+    service::Service,
+};
 
-/// Time limit for an upstream's first list of tools in an overview of all.
+/// Time limit for an upstream's first list of tools in an overview of all. It counts from the begin of the attempt to
+/// get the list, which goes on: later overviews do not wait for the same attempt.
 const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time limit for the check of an upstream.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The number of tools that a search finds, if the request has no limit, and at most.
 const FOUND: usize = 20;
@@ -86,8 +96,23 @@ enum Client {
 pub struct Health {
     /// Its name.
     pub name: UpstreamName,
-    /// The number of tools, with those that may be called without asking and those of which a person is asked.
-    pub tools: Result<(usize, usize, usize), CallError>,
+    /// Its tools.
+    pub tools: Result<ToolCounts, CallError>,
+    /// The last lines of standard error of its process, if it has one.
+    pub last_words: Vec<String>,
+}
+
+/// The tools of an upstream, for `llm-sandbox doctor`.
+#[derive(Debug)]
+pub struct ToolCounts {
+    /// The number of all.
+    pub all: usize,
+    /// The number of those that may be called without asking.
+    pub allowed: usize,
+    /// The number of those of which a person is asked.
+    pub asked: usize,
+    /// The patterns of the settings that no tool has.
+    pub unmatched: Vec<String>,
 }
 
 impl Upstreams {
@@ -128,21 +153,35 @@ impl Upstreams {
         CallersUpstreams { all, _server: self.clone() }
     }
 
-    /// Asks each upstream for its tools, one after the other.
+    /// Asks all upstreams for their tools at the same time, and waits 15 s at most.
     pub async fn health(&self) -> Vec<Health> {
-        let mut all = vec![];
-        for upstream in &self.all {
-            let count = |catalogue: Arc<Catalogue>| {
-                let rights = Rights::of(&upstream.settings);
-                let verdicts = catalogue.tools().iter().map(|tool| rights.verdict(tool));
-                let verdicts: Vec<_> = verdicts.collect();
-                let of = |wanted| verdicts.iter().filter(|it| **it == Some(wanted)).count();
-                (verdicts.len(), of(Verdict::Allowed), of(Verdict::Ask))
+        let one = async |upstream: &Arc<Upstream>| {
+            let settings = &upstream.settings;
+            let tools = timeout(HEALTH_TIMEOUT, upstream.reachable()).await.unwrap_or_else(|_| {
+                let why = format!("no list of tools within {} s", HEALTH_TIMEOUT.as_secs());
+                Err(CallError::new(CallErrorKind::Unavailable, why))
+            });
+            let last_words = match &upstream.client {
+                Client::Mcp(client) => client.last_words(),
+                Client::Service(_) => vec![],
             };
-            let tools = upstream.reachable().await.map(count);
-            all.push(Health { name: upstream.settings.name.clone(), tools });
+            let tools = tools.map(|catalogue| ToolCounts::new(settings, catalogue.tools()));
+            Health { name: settings.name.clone(), tools, last_words }
+        };
+        join_all(self.all.iter().map(one)).await
+    }
+}
+
+impl ToolCounts {
+    fn new(settings: &Settings, tools: &[Tool]) -> Self {
+        let rights = Rights::of(settings);
+        let of = |wanted| tools.iter().filter(|it| rights.verdict(it) == Some(wanted)).count();
+        Self {
+            all: tools.len(),
+            allowed: of(Verdict::Allowed),
+            asked: of(Verdict::Ask),
+            unmatched: rights::unmatched(settings, tools),
         }
-        all
     }
 }
 
@@ -160,15 +199,13 @@ impl Upstream {
 
     /// The tools as they were listed last, however long ago; if they never were, those of a list that comes soon.
     async fn overview(&self) -> Result<Arc<Catalogue>, CallError> {
-        if let Client::Mcp(client) = &self.client
-            && let Some(catalogue) = client.last()
-        {
-            return Ok(catalogue);
+        match &self.client {
+            Client::Mcp(client) => {
+                let listed = client.overview(OVERVIEW_TIMEOUT).await;
+                listed.map_err(|error| error.without(&self.settings.secrets()))
+            }
+            Client::Service(service) => Ok(service.catalogue()),
         }
-        tokio::time::timeout(OVERVIEW_TIMEOUT, self.catalogue()).await.unwrap_or_else(|_| {
-            let why = format!("{} did not list its tools yet", self.settings.name);
-            Err(CallError::new(CallErrorKind::Unavailable, why))
-        })
     }
 
     /// The tools, after the upstream has answered something.
@@ -211,7 +248,7 @@ impl CallersUpstreams {
     /// If there is no such upstream, or it cannot be reached.
     pub async fn discover(&self, wanted: Discover) -> Result<Value, CallError> {
         match wanted {
-            Discover::List => Ok(self.list().await),
+            Discover::List { is_brief } => Ok(self.list(is_brief).await),
             Discover::Tools { upstream } => {
                 let upstream = self.named(&upstream)?;
                 let catalogue = upstream.catalogue().await?;
@@ -228,20 +265,23 @@ impl CallersUpstreams {
         }
     }
 
-    /// The upstreams. The number of tools is missing if it is not known yet.
-    async fn list(&self) -> Value {
+    /// The upstreams, with the number of their tools unless the list is brief. A brief list waits for no upstream.
+    async fn list(&self, is_brief: bool) -> Value {
         let one = async |upstream: &Arc<Upstream>| {
             let Settings { name, description, .. } = &*upstream.settings;
             let mut shown = json!({
                 "name": name.as_str(), "description": description, "kind": upstream.kind(),
             });
+            if is_brief {
+                return shown;
+            }
             match upstream.overview().await {
                 Ok(catalogue) => shown["tools"] = catalogue.tools().len().into(),
                 Err(error) => shown["unavailable"] = error.message.into(),
             }
             shown
         };
-        futures::future::join_all(self.all.iter().map(one)).await.into()
+        join_all(self.all.iter().map(one)).await.into()
     }
 
     /// The tools that may be called and have the words of a query, the best first. Upstreams that do not answer in time
@@ -249,7 +289,7 @@ impl CallersUpstreams {
     async fn search(&self, query: &str, limit: usize) -> Value {
         let one =
             async |upstream: &Arc<Upstream>| (upstream.clone(), upstream.overview().await.ok());
-        let all = futures::future::join_all(self.all.iter().map(one)).await;
+        let all = join_all(self.all.iter().map(one)).await;
         let words = catalogue::words(query);
         let mut found = vec![];
         for (upstream, catalogue) in all {
@@ -288,7 +328,7 @@ impl CallersUpstreams {
             };
             return Err(CallError::new(
                 CallErrorKind::UnknownTool,
-                format!("{} has no tool {}{meant}", upstream.settings.name, quoted(&name)),
+                format!("there is no tool {}{meant}", quoted(&name)),
             ));
         };
         let verdict = Rights::of(&upstream.settings).verdict(tool);
@@ -369,32 +409,38 @@ impl Prepared {
         self.verdict
     }
 
+    /// The largest answer in bytes that its upstream may give.
+    pub fn max_answer(&self) -> u64 {
+        self.upstream.settings.max_answer
+    }
+
     /// Makes the call. If the future is dropped, the call is cancelled at the upstream.
     ///
     /// # Errors
     /// If the upstream reports an error or cannot be reached, or a limit is exceeded.
     pub async fn carry_out(self, limits: CallLimits) -> Result<Vec<Item>, CallError> {
         let settings = self.upstream.settings.clone();
-        let timeout = settings.timeout.min(limits.timeout);
+        let time_limit = settings.timeout.min(limits.timeout);
         let max_bytes = settings.max_answer.min(limits.max_bytes);
         let calling = async {
             match &self.upstream.client {
-                Client::Mcp(client) => client.call(self.tool, self.arguments).await,
+                Client::Mcp(client) => client.call(self.tool, self.arguments, self.read_only).await,
                 Client::Service(service) => {
                     service.call(&self.tool, self.arguments, max_bytes).await
                 }
             }
         };
         let secrets = settings.secrets();
-        let answered = tokio::time::timeout(timeout, calling).await.unwrap_or_else(|_| {
-            let why = format!("{} did not answer within {} s", settings.name, timeout.as_secs());
+        let answered = timeout(time_limit, calling).await.unwrap_or_else(|_| {
+            let (seconds, name) = (time_limit.as_secs(), &settings.name);
+            let why = format!("no answer within {seconds} s (setting upstreams.{name}.timeout_s)");
             Err(CallError::new(CallErrorKind::Unavailable, why))
         });
         let mut items = answered.map_err(|error| error.without(&secrets))?;
         answer::remove(&mut items, &secrets);
         let size = items.iter().map(Item::size).sum::<u64>();
         if size > max_bytes {
-            return Err(answer::too_large(&settings.name, max_bytes));
+            return Err(answer::too_large(max_bytes));
         }
         Ok(items)
     }

@@ -10,13 +10,16 @@ const MAX_MESSAGE: usize = 4000;
 
 /// Maximum number of structural characters of a request: a table of 10,000 rows with two columns. Parsed, it takes
 /// 30 MB at most.
-const MAX_TOKENS: usize = 50_000;
+pub const MAX_TOKENS: usize = 50_000;
 
 /// A request for lists.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Discover {
     /// The upstreams.
-    List,
+    List {
+        /// Whether only names and descriptions are wanted, for which no upstream is asked.
+        is_brief: bool,
+    },
     /// The tools of one.
     Tools {
         /// Its name.
@@ -57,7 +60,10 @@ pub enum Request {
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Written {
-    List {},
+    List {
+        #[serde(default)]
+        brief: bool,
+    },
     Tools {
         upstream: String,
     },
@@ -70,21 +76,31 @@ enum Written {
 }
 
 impl Request {
+    /// The number of structural characters of a program's JSON, with which the memory grows that it takes when it is
+    /// parsed.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_TOKENS`].
+    pub fn weight(json: &[u8]) -> Result<u32, CallError> {
+        let tokens = structure(json, MAX_TOKENS).map(|structure| structure.tokens);
+        tokens.and_then(|tokens| tokens.try_into().ok()).ok_or_else(|| {
+            let why = "the arguments have too many objects, lists and fields; send a smaller part, or text";
+            CallError::new(CallErrorKind::InvalidArguments, why)
+        })
+    }
+
     /// Parses the JSON of a program.
     ///
     /// # Errors
     /// If it is not a request.
     pub fn parse(json: &[u8]) -> Result<Self, CallError> {
-        if structure(json, MAX_TOKENS).is_none() {
-            let why = "the arguments have too many objects, lists and fields; send a smaller part, or text";
-            return Err(CallError::new(CallErrorKind::InvalidArguments, why));
-        }
+        Self::weight(json)?;
         let written = serde_json::from_slice(json).map_err(|error| {
             let why = format!("the request is invalid: {error}");
             CallError::new(CallErrorKind::InvalidArguments, why)
         })?;
         Ok(match written {
-            Written::List {} => Self::Discover(Discover::List),
+            Written::List { brief } => Self::Discover(Discover::List { is_brief: brief }),
             Written::Tools { upstream } => Self::Discover(Discover::Tools { upstream }),
             Written::Search { query, limit } => Self::Discover(Discover::Search { query, limit }),
             Written::Call(call) => Self::Call(call),

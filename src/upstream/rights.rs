@@ -47,6 +47,17 @@ impl<'a> Rights<'a> {
     }
 }
 
+/// The patterns in `allow` and `ask` that no tool has.
+pub(super) fn unmatched(settings: &Settings, tools: &[Tool]) -> Vec<String> {
+    let names: Vec<_> = tools.iter().map(|tool| folded(&tool.name)).collect();
+    let is_unmatched = |pattern: &&Pattern| {
+        let pattern = pattern.folded();
+        !names.iter().any(|name| pattern.matches(name))
+    };
+    let all = settings.allow.iter().chain(&settings.ask).filter(is_unmatched);
+    all.map(ToString::to_string).collect()
+}
+
 /// A name as patterns see it: code and people write `get_sum` for `get-sum`, and `GET` for `get`.
 fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
@@ -57,8 +68,8 @@ pub(super) fn not_allowed(upstream: &UpstreamName, tool: &Tool) -> CallError {
     CallError::new(
         CallErrorKind::NotAllowed,
         format!(
-            "{upstream}.{} may change something, and the operator has not allowed it: upstreams.{upstream}.allow or \
-             upstreams.{upstream}.ask in the server's settings file would have to name it",
+            "the tool may change something, and the operator has not allowed it: upstreams.{upstream}.allow or \
+             upstreams.{upstream}.ask in the server's settings file would have to name {}",
             tool.name
         ),
     )

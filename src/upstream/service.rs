@@ -68,14 +68,14 @@ impl Service {
         tool: &str,
         arguments: &Map<String, Value>,
     ) -> Result<(), CallError> {
-        self.request(tool, arguments).map(|_| ()).map_err(invalid)
+        self.request(tool, arguments).map(|_| ())
     }
 
     /// Makes a request that nothing depends on, to see whether there is an answer.
     pub(super) async fn reach(&self) -> Result<(), CallError> {
         let (client, headers) = self.client()?;
         let sent = client.head(self.base()).headers(headers.clone()).timeout(self.settings.timeout);
-        sent.send().await.map(|_| ()).map_err(|error| self.unavailable(error))
+        sent.send().await.map(|_| ()).map_err(Self::unavailable)
     }
 
     /// Makes a request.
@@ -86,25 +86,22 @@ impl Service {
         max_bytes: u64,
     ) -> Result<Vec<Item>, CallError> {
         let (client, headers) = self.client()?;
-        let Request { method, url, headers: own, body } =
-            self.request(tool, &arguments).map_err(invalid)?;
+        let Request { method, url, headers: own, body } = self.request(tool, &arguments)?;
         let mut request = client.request(method.clone(), url).headers(own).headers(headers.clone());
         if let Some(body) = body {
             request = request.body(body);
         }
-        let response = request.send().await.map_err(|error| self.unavailable(error))?;
+        let response = request.send().await.map_err(Self::unavailable)?;
         let status = response.status();
         if status.is_redirection() && response.headers().contains_key(LOCATION) {
-            let why = format!(
-                "{} answered {status}, which leads to another place, and no redirect is followed",
-                self.settings.name
-            );
+            let why =
+                format!("HTTP {status}, which leads to another place: no redirect is followed");
             return Err(CallError::new(CallErrorKind::Upstream, why));
         }
         if status.is_client_error() || status.is_server_error() {
             let start = self.read(response, MAX_ERROR_BYTES, true).await.unwrap_or_default();
             let start = cut(String::from_utf8_lossy(&start).into_owned(), MAX_ERROR);
-            let why = format!("{} answered {status}: {start}", self.settings.name);
+            let why = format!("HTTP {status}: {start}");
             return Err(CallError::new(CallErrorKind::Upstream, why.trim_end_matches([':', ' '])));
         }
         if method == Method::HEAD {
@@ -130,14 +127,14 @@ impl Service {
         let most_bytes = usize::try_from(most).unwrap_or(usize::MAX);
         let mut all = BytesMut::new();
         if !is_start_enough && response.content_length().is_some_and(|length| length > most) {
-            return Err(too_large(&self.settings.name, most));
+            return Err(too_large(most));
         }
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.unavailable(error))? {
+        while let Some(chunk) = response.chunk().await.map_err(Self::unavailable)? {
             if all.len() + chunk.len() > most_bytes {
                 if is_start_enough {
                     break;
                 }
-                return Err(too_large(&self.settings.name, most));
+                return Err(too_large(most));
             }
             all.extend_from_slice(&chunk);
         }
@@ -150,8 +147,7 @@ impl Service {
             Ok((net::client(&self.base(), self.settings.private)?, net::headers(headers)?))
         });
         made.as_ref().map_err(|why| {
-            let why = format!("{} cannot be reached: {why}", self.settings.name);
-            CallError::new(CallErrorKind::Unavailable, why)
+            CallError::new(CallErrorKind::Unavailable, format!("it cannot be reached: {why}"))
         })
     }
 
@@ -160,18 +156,27 @@ impl Service {
         base.parse().expect("the settings were checked")
     }
 
-    fn unavailable(&self, error: reqwest::Error) -> CallError {
-        let why = format!("{} cannot be reached: {}", self.settings.name, net::told(error));
+    fn unavailable(error: reqwest::Error) -> CallError {
+        let why = format!("it cannot be reached: {}", net::told(error));
         CallError::new(CallErrorKind::Unavailable, why)
     }
 
     /// The request of a call, with what code gives it.
-    fn request(&self, tool: &str, arguments: &Map<String, Value>) -> Result<Request, String> {
+    fn request(&self, tool: &str, arguments: &Map<String, Value>) -> Result<Request, CallError> {
         let (_, _, paths, of_settings) = parts(&self.settings);
         let method = Method::from_bytes(tool.to_ascii_uppercase().as_bytes())
-            .map_err(|_| "is no method".to_owned())?;
+            .map_err(|_| invalid("is no method"))?;
         let path = arguments.get("path").and_then(Value::as_str).unwrap_or_default();
-        let mut url = within(self.base(), path, paths)?;
+        let mut url = below(self.base(), path).map_err(invalid)?;
+        if !is_allowed(&self.base(), &url, path, paths) {
+            let why = format!(
+                "the operator has not allowed the path {}: upstreams.{}.paths in the server's settings file would have \
+                 to have it",
+                model::text::quoted_path(path),
+                self.settings.name
+            );
+            return Err(CallError::new(CallErrorKind::NotAllowed, why));
+        }
         let none = Map::new();
         let map = |name| arguments.get(name).and_then(Value::as_object).unwrap_or(&none);
         for (name, value) in map("params") {
@@ -190,16 +195,16 @@ impl Service {
             if NOT_FROM_CODE.contains(&&*name.to_ascii_lowercase())
                 || of_settings.keys().any(|own| is_own(&own))
             {
-                return Err(format!("headers: only the operator can set {name}"));
+                return Err(invalid(format!("headers: only the operator can set {name}")));
             }
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(text.parse().ok());
-            let (name, value) =
-                parsed.ok_or_else(|| format!("headers: {name:?} or its value is invalid"))?;
+            let (name, value) = parsed
+                .ok_or_else(|| invalid(format!("headers: {name:?} or its value is invalid")))?;
             headers.insert(name, value);
         }
         let body = match (arguments.get("json"), arguments.get("body")) {
-            (Some(_), Some(_)) => return Err("json and body exclude each other".into()),
+            (Some(_), Some(_)) => return Err(invalid("json and body exclude each other")),
             (Some(json), None) => {
                 let kind = HeaderValue::from_static("application/json");
                 headers.entry(CONTENT_TYPE).or_insert(kind);
@@ -231,35 +236,44 @@ fn parts(settings: &Settings) -> (&str, &[String], &[Pattern], &Headers) {
     }
 }
 
-/// The URL of a path below a base, if one of the patterns has it.
-fn within(mut url: Url, path: &str, patterns: &[Pattern]) -> Result<Url, String> {
-    let (path, query) = path.split_once('?').map_or((path, None), |(a, b)| (a, Some(b)));
-    if !path.starts_with('/') {
-        return Err("path: does not begin with /".into());
-    }
-    // A service may decode a path once more than others do.
+/// A path without its query, and the query.
+fn split(path: &str) -> (&str, Option<&str>) {
+    path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)))
+}
+
+/// The path as the service may see it: a service may decode a path once more than others do.
+fn decoded_twice(path: &str) -> String {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let twice = decoded(&decoded(path));
+    decoded(&decoded(path))
+}
+
+/// The URL of a path below a base.
+fn below(mut url: Url, path: &str) -> Result<Url, &'static str> {
+    let (path, query) = split(path);
+    if !path.starts_with('/') {
+        return Err("path: does not begin with /");
+    }
+    let twice = decoded_twice(path);
     let is_odd = |part: &str| matches!(part, "." | "..");
     if twice.split(['/', '\\']).any(is_odd) || twice.contains('\\') || path.contains('#') {
-        return Err("path: has . or .., a backslash or #".into());
+        return Err("path: has . or .., a backslash or #");
     }
     if twice.chars().any(char::is_control) {
-        return Err("path: has a control character".into());
+        return Err("path: has a control character");
     }
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}{path}"));
     url.set_query(query.filter(|query| !query.is_empty()));
-    // As the URL has it: with characters encoded.
-    let sent = url.path().strip_prefix(&*base).unwrap_or_default();
-    let is_allowed = |pattern: &Pattern| pattern.matches(sent) && pattern.matches(&twice);
-    if !patterns.is_empty() && !patterns.iter().any(is_allowed) {
-        return Err(format!(
-            "path: the operator has not allowed {}",
-            model::text::quoted_path(path)
-        ));
-    }
     Ok(url)
+}
+
+/// Whether one of the patterns has a path, of which `url` is the URL below `base`.
+fn is_allowed(base: &Url, url: &Url, path: &str, patterns: &[Pattern]) -> bool {
+    // As the URL has it: with characters encoded.
+    let sent = url.path().strip_prefix(base.path().trim_end_matches('/')).unwrap_or_default();
+    let twice = decoded_twice(split(path).0);
+    let has = |pattern: &Pattern| pattern.matches(sent) && pattern.matches(&twice);
+    patterns.is_empty() || patterns.iter().any(has)
 }
 
 /// The tool of a method.
@@ -318,6 +332,6 @@ fn item(body: Bytes, mime_type: Option<String>) -> Option<Item> {
     Some(Item::bytes(body, essence.map(str::to_owned), None))
 }
 
-fn invalid(why: String) -> CallError {
+fn invalid(why: impl Into<String>) -> CallError {
     CallError::new(CallErrorKind::InvalidArguments, why)
 }

@@ -142,6 +142,8 @@ class Broker:
 
         op, upstream = request["op"], request.get("upstream")
         if op == "list":
+            if request.get("brief"):
+                return {"value": UPSTREAMS}
             counts = {name: {"tools": len(all)} for name, all in TOOLS.items()}
             return {"value": [{**one, **counts.get(one["name"], {})} for one in UPSTREAMS]}
         if op == "search":

@@ -68,6 +68,7 @@ class Calls(Case):
             self.tools.crm.echo(value=1)
         ops = [request["op"] for request in self.broker.requests]
         self.assertEqual(ops, ["list", "tools", "call", "call", "call", "call", "call"])
+        self.assertTrue(self.broker.requests[0]["brief"], "a call of one upstream waits for no other")
         self.assertEqual(self.broker.connections, 1)
 
     def test_one_required_argument_may_be_positional(self):

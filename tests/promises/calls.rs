@@ -14,6 +14,7 @@ on_all! {
     a_call_that_a_person_must_allow_waits_until_the_page_decides,
     a_call_that_is_refused_is_an_exception,
     a_cell_whose_call_is_refused_is_told_not_to_repeat_it,
+    the_time_of_a_call_counts_once_a_person_has_decided,
     more_calls_than_a_run_may_make_fail,
     a_run_that_ends_takes_its_calls_with_it,
     the_user_of_the_client_decides_if_the_client_has_forms;
@@ -297,6 +298,26 @@ async fn a_call_that_is_refused_is_an_exception(on: On) {
     let (ran, ()) = tokio::join!(run, person);
     assert_eq!(ran.ok()["stdout"], "denied\n");
     assert_eq!(noted(folder.path(), "create_contact"), 0);
+    let seen = alice.send("GET", &format!("/sessions/{id}"), &[], &[]).await.json();
+    let call = &seen["runs"][0]["calls"][0];
+    assert_eq!((&call["outcome"], &call["decision"]), (&json!("denied"), &json!("deny")), "{seen}");
+}
+
+async fn the_time_of_a_call_counts_once_a_person_has_decided(on: On) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, alice, _) = web(on, folder.path(), "    ask: [slow]\n").await;
+    let id = name("slow");
+    let code = "import tools\ntools.crm.slow()";
+    let arguments = json!({ "session_id": id, "code": code, "timeout_s": 10 });
+    let run = alice.call("run_python", arguments);
+    let person = async {
+        let approval = waiting(&alice, &id).await;
+        assert_eq!(decide(&alice, &id, &approval, "once").await, 204);
+    };
+    let (ran, ()) = tokio::join!(run, person);
+    let ran = ran.ok();
+    assert_eq!(ran["outcome"], "timeout", "{ran}");
+    until("the call is cancelled", async || noted(folder.path(), "cancelled") == 1).await;
 }
 
 async fn a_cell_whose_call_is_refused_is_told_not_to_repeat_it(on: On) {
@@ -349,6 +370,49 @@ async fn a_run_that_ends_takes_its_calls_with_it(on: On) {
     let cancel = json!({ "execution_id": begun["run_id"] });
     assert_eq!(server.call("cancel_execution", cancel).await.ok()["status"], "cancelled");
     until("the call is cancelled", async || noted(folder.path(), "cancelled") == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_its_run_gives_up_is_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, audit) = (settings(folder.path(), ""), folder.path().join("audit.jsonl"));
+    let audit_file = audit.to_str().expect("UTF-8");
+    let given = [("SANDBOX_CONFIG_FILE", &*file), ("SANDBOX_AUDIT_FILE", audit_file)];
+    let (_server, alice, _) = Web::of_two(On::Local, &given).await;
+    let id = name("given_up");
+    let code = "import tools\ntools.crm.slow()";
+    let arguments = json!({ "session_id": id, "code": code, "background": true });
+    let run = alice.call("run_python", arguments).await.ok()["run_id"].clone();
+    until("the call is made", async || noted(folder.path(), "slow") == 1).await;
+    alice.call("cancel_execution", json!({ "execution_id": run })).await.ok();
+    until("it is counted", async || {
+        let metrics = alice.send("GET", "/metrics", &[], &[]).await.body;
+        let metrics = String::from_utf8_lossy(&metrics).into_owned();
+        let counts = |line: &&str| line.contains("calls_out_total") && line.ends_with(" 1");
+        let mut counts = metrics.lines().filter(counts);
+        counts.any(|line| line.contains("\"crm\"") && line.contains("\"abandoned\""))
+    })
+    .await;
+    let seen = alice.send("GET", &format!("/sessions/{id}"), &[], &[]).await.json();
+    assert_eq!(seen["runs"][0]["calls"][0]["outcome"], "abandoned", "{seen}");
+    let lines = fs::read_to_string(audit).expect("the audit file");
+    let is_its = |line: &&str| line.contains("crm.slow") && line.contains("\"abandoned\"");
+    assert_eq!(lines.lines().filter(is_its).count(), 1, "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_calls_have_used_their_bytes_learns_the_limit_and_its_setting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(On::Local, folder.path(), "", &[("SANDBOX_CALLS_BYTES", "1000000")]).await;
+    let code = "import tools\ntry:\n  for _ in range(9): tools.crm.huge(bytes=400_000)\n\
+                except tools.ToolError as error: print(error.kind, error)";
+    let ran = server.call("run_python", json!({ "code": code })).await.ok();
+    let stdout = text(&ran["stdout"]);
+    assert!(
+        stdout.starts_with("limit crm.huge: ") && stdout.contains("SANDBOX_CALLS_BYTES"),
+        "{ran}"
+    );
+    assert!(stdout.contains("1MB") && stdout.contains("smaller pages"), "{ran}");
 }
 
 /// Two callers, of whom one has a policy.

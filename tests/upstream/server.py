@@ -1,8 +1,10 @@
 """A server of MCP over standard input and output that misbehaves when it is told to. It needs no packages.
 
-Usage: server.py GENERATION [FOLDER] [MORE]. GENERATION is old (initialize), new (server/discover), mute (answers no
-request that it does not know) or fragile (ends at one). FOLDER, if it is not empty, gets a file for each start and each
-cancelled call. MORE is the number of tools that it has besides.
+Usage: server.py GENERATION [FOLDER] [MORE]. FOLDER, if it is not empty, gets a file for each start and each cancelled
+call. MORE is the number of tools that it has besides. GENERATION is old (initialize), new (server/discover), mute
+(answers no request that it does not know), fragile (ends at one), silent (answers nothing), unlisted (answers all but
+the request for its tools), chatty (writes a line before its first message) or banner (writes lines that are no messages
+without end).
 """
 
 import base64
@@ -60,6 +62,7 @@ TOOLS = [
     tool("environment"),
     tool("slow"),
     tool("die"),
+    tool("die_writing", read_only=False),
     tool("garbage"),
     tool("wrong"),
     tool("huge", SIZE, ["bytes"]),
@@ -112,7 +115,7 @@ def call(id, name, given):
     if name == "slow":
         note("slow")
         return None
-    if name == "die":
+    if name in ("die", "die_writing"):
         print("a last word", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "garbage":
@@ -136,6 +139,8 @@ def call(id, name, given):
 
 
 def answer(message):
+    if GENERATION in ("silent", "banner"):
+        return
     id, method, params = message.get("id"), message.get("method"), message.get("params", {})
     capabilities = {"tools": {"listChanged": True}}
     if method == "notifications/cancelled":
@@ -161,6 +166,8 @@ def answer(message):
         return
     elif method == "tools/list":
         note("listed")
+        if GENERATION == "unlisted":
+            return
         tools = TOOLS + added
         at = int(params.get("cursor") or 0)
         result = {"tools": tools[at : at + 10]}
@@ -185,6 +192,14 @@ def answer(message):
 
 
 note("started")
+if GENERATION == "chatty":
+    write("Starting ...")
+while GENERATION == "banner":
+    print("a last word", file=sys.stderr, flush=True)
+    try:
+        write("Listening on port 8080")
+    except OSError:
+        os._exit(0)
 for line in sys.stdin:
     answer(json.loads(line))
 time.sleep(0)

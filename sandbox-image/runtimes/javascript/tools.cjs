@@ -143,8 +143,9 @@ module.exports = (ask, read) => {
       if (isAsked) throw missing(entries.map((entry) => camel(entry.name)));
     }
   };
+  // Without the numbers of tools, for which the server would have to ask each upstream.
   const upstreamOf = (name) =>
-    entryOf(name, '', { op: 'list' }, (names) =>
+    entryOf(name, '', { op: 'list', brief: true }, (names) =>
       failure('unknown_upstream', `there is no upstream '${name}'${like(name, names)}`, undefined, undefined));
   const toolOf = async (upstreamName, name) => {
     const { name: upstream } = await upstreamOf(upstreamName);

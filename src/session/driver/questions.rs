@@ -4,12 +4,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use futures::future::FutureExt;
 use link::{Asked, LinkOwner, Question};
-use model::Approval;
+use model::{Approval, RunId};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{super::events::SessionEvent, Driver, Finished};
-use crate::calls::{Asking, Called, Granted, not_enabled};
+use crate::calls::{Asking, Begun, Called, Granted, not_enabled};
 
 /// The questions of a session's programs.
 pub(super) struct Questions {
@@ -83,16 +83,17 @@ impl Driver {
             progress,
         };
         let answering = async move {
-            let answered = given_up.run_until_cancelled(calls.answer(question, &asking)).await;
-            let called = match answered {
+            let begun = Begun::default();
+            let answering = calls.answer(question, &asking, &begun);
+            let called = match given_up.run_until_cancelled(answering).await {
                 Some((answer, called)) => {
                     // Fails if the link ends, and then the session does.
                     let _ = link.answer(number, answer).await;
                     called
                 }
-                None => None,
+                None => calls.abandoned(&begun, &asking),
             };
-            Finished::Answered(number, called)
+            Finished::Answered(number, called.map(|called| (asking.run_id, called)))
         };
         self.work.push(answering.boxed());
     }
@@ -106,11 +107,11 @@ impl Driver {
         }
     }
 
-    pub(super) fn note_call(&mut self, number: u32, called: Option<Called>) {
+    /// Notes a call. Its run may be over, if it was given up.
+    pub(super) fn note_call(&mut self, number: u32, called: Option<(RunId, Called)>) {
         self.questions.open.remove(&number);
-        if let Some((called, run)) = called.as_ref().zip(self.current.as_ref()) {
-            let event = SessionEvent::Called { run_id: run.run_id(), called };
-            self.setup.observers.notify(&event);
+        if let Some((run_id, called)) = &called {
+            self.setup.observers.notify(&SessionEvent::Called { run_id, called });
         }
     }
 }

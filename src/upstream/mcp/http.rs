@@ -176,6 +176,11 @@ impl Bounded {
     ) -> Result<StreamableHttpPostResponse, Failed> {
         let status = response.status();
         let body = self.read(response).await?.unwrap_or_default();
+        // Some servers answer so, and not with 404, if they have lost the session. They have not carried out the
+        // request, which is repeated in a new session, as after 404.
+        if has_session && status == StatusCode::BAD_REQUEST && is_about_session(&body) {
+            return Err(StreamableHttpError::SessionExpired);
+        }
         let is_login = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let told = match serde_json::from_slice(&body) {
             Ok(ServerJsonRpcMessage::Error(error)) => Some(error),
@@ -254,6 +259,12 @@ fn is_too_large(error: &SseError) -> bool {
     let SseError::Body(error) = error else { return false };
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::FileTooLarge)
+}
+
+/// Whether the body of an error has the word session.
+fn is_about_session(body: &[u8]) -> bool {
+    let start = &body[..body.len().min(MAX_ERROR)];
+    String::from_utf8_lossy(start).to_ascii_lowercase().contains("session")
 }
 
 fn is_json(kind: &str) -> bool {

@@ -15,6 +15,7 @@
 
 mod http;
 mod lines;
+mod list;
 mod open;
 mod process;
 
@@ -39,9 +40,7 @@ use futures::{
 use parking_lot::Mutex;
 use rmcp::{
     Peer, RoleClient, ServiceError,
-    model::{
-        CallToolRequestParams, CallToolResponse, ErrorCode, ErrorData, PaginatedRequestParams,
-    },
+    model::{CallToolRequestParams, CallToolResponse, ErrorCode, ErrorData},
     service::RunningService,
 };
 use serde_json::{Map, Value};
@@ -49,24 +48,15 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::{open::Handler, process::Process};
-use super::{
-    CallError, CallErrorKind, Item, answer,
-    catalogue::{Catalogue, MAX_BYTES, MAX_TOOLS, Tool, size},
-    net,
+use self::{
+    list::Listing,
+    open::Handler,
+    process::{Process, Words},
 };
+use super::{CallError, CallErrorKind, Item, answer, catalogue::MAX_BYTES, net};
 
 /// Time limit for a start: a package may have to be fetched first.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Time limit for a list of tools.
-const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time after which a list is asked for again, though nothing is said to have changed.
-const LIST_AGE: Duration = Duration::from_secs(300);
-
-/// The maximum number of pages of a list.
-const MAX_PAGES: usize = 200;
 
 /// The waiting time after a first death, and the longest.
 const MIN_WAIT: Duration = Duration::from_secs(1);
@@ -83,6 +73,9 @@ const GRACE: Duration = Duration::from_secs(2);
 const TOO_LARGE: ErrorCode = ErrorCode(-31_998);
 const NONSENSE: ErrorCode = ErrorCode(-31_999);
 
+/// The begin of the message about a server that is not available.
+const NOT_AVAILABLE: &str = "not available: ";
+
 type Started = Result<Arc<Connection>, CallError>;
 
 /// The client of one server.
@@ -93,11 +86,11 @@ pub(super) struct Client {
     state: Mutex<State>,
     /// Whether the server knows only the older generation of the protocol.
     is_old: AtomicBool,
-    listed: Mutex<Option<Listed>>,
-    /// Held while a list is asked for, so that calls that come together ask once.
-    listing: tokio::sync::Mutex<()>,
+    listing: Mutex<Listing>,
     /// Counts the changes of the list that the server reported, and starts.
     changes: Arc<AtomicU64>,
+    /// The lines of its last process besides messages.
+    words: Arc<Mutex<Words>>,
 }
 
 enum State {
@@ -120,14 +113,13 @@ impl Failures {
         let wait = MIN_WAIT.saturating_mul(factor).min(MAX_WAIT);
         Self { count: self.count.saturating_add(1), wait: Some((Instant::now() + wait, why)) }
     }
-}
 
-/// A list of tools.
-struct Listed {
-    catalogue: Arc<Catalogue>,
-    at: Instant,
-    /// The count of changes before it was asked for.
-    change: u64,
+    /// Why there can be no attempt yet, and the number of seconds until there can be one.
+    fn left(&self) -> Option<(&str, u64)> {
+        let (until, why) = self.wait.as_ref()?;
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        Some((why, left.as_secs() + 1))
+    }
 }
 
 /// A connection to a server.
@@ -174,8 +166,8 @@ impl Client {
             end,
             state: Mutex::new(State::Off(Failures::default())),
             is_old: AtomicBool::new(false),
-            listed: Mutex::new(None),
-            listing: tokio::sync::Mutex::new(()),
+            listing: Mutex::default(),
+            words: Arc::default(),
             changes: Arc::default(),
         })
     }
@@ -185,90 +177,27 @@ impl Client {
         self: &Arc<Self>,
         tool: String,
         arguments: Map<String, Value>,
+        read_only: bool,
     ) -> Result<Vec<Item>, CallError> {
         let using = self.connection().await?;
         let params = CallToolRequestParams::new(tool).with_arguments(arguments);
         match using.0.peer.call_tool_once(params).await {
-            Ok(CallToolResponse::Complete(result)) => answer::of_tool(&self.settings.name, result),
+            Ok(CallToolResponse::Complete(result)) => answer::of_tool(result),
             Ok(_) => {
                 let why =
                     "the tool asks for input or begins a task, which calls from code cannot do";
                 Err(CallError::new(CallErrorKind::Upstream, why))
             }
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    /// The tools, as they were listed last unless that was long ago or the server reported a change.
-    pub(super) async fn catalogue(self: &Arc<Self>) -> Result<Arc<Catalogue>, CallError> {
-        if let Some(catalogue) = self.known() {
-            return Ok(catalogue);
-        }
-        let _one = self.listing.lock().await;
-        if let Some(catalogue) = self.known() {
-            return Ok(catalogue);
-        }
-        let using = self.connection().await?;
-        // Read before the request: a change during it makes the list old.
-        let change = self.changes.load(Ordering::Relaxed);
-        let catalogue = timeout(LIST_TIMEOUT, self.list(&using.0.peer)).await;
-        let catalogue = catalogue
-            .unwrap_or_else(|_| Err(self.unavailable("it did not list its tools in time")))?;
-        let catalogue = Arc::new(catalogue);
-        let listed = Listed { catalogue: catalogue.clone(), at: Instant::now(), change };
-        *self.listed.lock() = Some(listed);
-        Ok(catalogue)
-    }
-
-    /// The tools as they were listed last, unless the server reported a change since.
-    pub(super) fn last(&self) -> Option<Arc<Catalogue>> {
-        let listed = self.listed.lock();
-        let change = self.changes.load(Ordering::Relaxed);
-        listed.as_ref().filter(|listed| listed.change == change).map(|it| it.catalogue.clone())
-    }
-
-    fn known(&self) -> Option<Arc<Catalogue>> {
-        let is_new = self.listed.lock().as_ref()?.at.elapsed() < LIST_AGE;
-        self.last().filter(|_| is_new)
-    }
-
-    /// Asks for all pages of the list.
-    async fn list(&self, peer: &Peer<RoleClient>) -> Result<Catalogue, CallError> {
-        let (mut tools, mut bytes, mut cursor) = (vec![], 0, None);
-        let mut is_cut = false;
-        for page in 0.. {
-            let params = PaginatedRequestParams::default().with_cursor(cursor.take());
-            let listed = peer.list_tools(Some(params)).await.map_err(|error| self.failed(error))?;
-            for tool in listed.tools {
-                let schemas = [Some(&tool.input_schema), tool.output_schema.as_ref()];
-                let schemas = schemas.into_iter().flatten().map(|schema| size(schema));
-                let description = tool.description.as_deref();
-                bytes += tool.name.len() + description.map_or(0, str::len) + schemas.sum::<usize>();
-                if tools.len() == MAX_TOOLS || bytes > MAX_BYTES {
-                    is_cut = true;
-                    break;
+            Err(error) => {
+                let may_be_made = !read_only && matches!(error, ServiceError::TransportClosed);
+                let mut error = self.failed(error);
+                if may_be_made {
+                    error.kind = CallErrorKind::UnknownOutcome;
+                    error.message += "; the call may have been made";
                 }
-                let hints = tool.annotations.as_ref();
-                let listed = Tool::listed(
-                    &tool.name,
-                    tool.title.as_deref().or(hints.and_then(|it| it.title.as_deref())),
-                    description,
-                    tool.input_schema.clone(),
-                    tool.output_schema.clone(),
-                    hints.is_some_and(|it| it.read_only_hint == Some(true)),
-                );
-                tools.extend(listed);
-            }
-            is_cut |= page == MAX_PAGES && listed.next_cursor.is_some();
-            cursor = listed.next_cursor;
-            if cursor.is_none() || is_cut {
-                break;
+                Err(error)
             }
         }
-        if is_cut {
-            warn!(upstream = %self.settings.name, tools = tools.len(), "its list of tools is cut: it is too long");
-        }
-        Ok(Catalogue::new(tools))
     }
 
     /// The connection, which is opened if there is none.
@@ -279,15 +208,11 @@ impl Client {
                 match &*state {
                     State::On(_, connection) => return Ok(Using::new(connection)),
                     State::Starting(_, starting) => starting.clone(),
-                    State::Off(Failures { wait: Some((until, why)), .. })
-                        if *until > Instant::now() =>
-                    {
-                        let left = (*until - Instant::now()).as_secs() + 1;
-                        return Err(
-                            self.unavailable(&format!("{why}; it is started again in {left} s"))
-                        );
-                    }
                     State::Off(failures) => {
+                        if let Some((why, left)) = failures.left() {
+                            let why = format!("{why}; it is started again in {left} s");
+                            return Err(unavailable(&why));
+                        }
                         let failures = failures.clone();
                         // A task of its own: the first call that waits may be cancelled.
                         let task = tokio::spawn(self.clone().start());
@@ -295,7 +220,7 @@ impl Client {
                         let starting = async move {
                             task.await.unwrap_or_else(|_| {
                                 let why = "its start failed".to_owned();
-                                let error = client.unavailable(&why);
+                                let error = unavailable(&why);
                                 *client.state.lock() = State::Off(Failures::default().and(why));
                                 Err(error)
                             })
@@ -349,7 +274,7 @@ impl Client {
                 answer::remove_from(&mut why, &self.settings.secrets());
                 warn!(upstream = %name, why, "cannot be started or reached");
                 *state = State::Off(failures.and(why.clone()));
-                Err(self.unavailable(&why))
+                Err(unavailable(&why))
             }
         }
     }
@@ -427,27 +352,35 @@ impl Client {
     fn failed(&self, error: ServiceError) -> CallError {
         match error {
             ServiceError::McpError(ErrorData { code: TOO_LARGE, .. }) => {
-                answer::too_large(&self.settings.name, self.settings.max_answer)
+                answer::too_large(self.settings.max_answer)
             }
             ServiceError::McpError(ErrorData { code: NONSENSE, message, .. }) => {
-                self.unavailable(&message)
+                unavailable(&message)
             }
             ServiceError::McpError(error) => {
                 CallError::new(CallErrorKind::Upstream, error.message.into_owned())
             }
-            ServiceError::TransportClosed => self.unavailable("it ended during the call"),
+            ServiceError::TransportClosed => unavailable("it ended during the call"),
             ServiceError::TransportSend(error) => {
                 let told = http::told(&error);
-                self.unavailable(&told.unwrap_or_else(|| error.error.to_string()))
+                unavailable(&told.unwrap_or_else(|| error.error.to_string()))
             }
-            other => self.unavailable(&net::chain(&other)),
+            other => unavailable(&net::chain(&other)),
         }
     }
 
-    fn unavailable(&self, why: &str) -> CallError {
-        let why = format!("{} is not available: {why}", self.settings.name);
-        CallError::new(CallErrorKind::Unavailable, why)
+    /// The last lines of standard error of its process, for people.
+    pub(super) fn last_words(&self) -> Vec<String> {
+        let mut lines = self.words.lock().of_errors();
+        for line in &mut lines {
+            answer::remove_from(line, &self.settings.secrets());
+        }
+        lines
     }
+}
+
+fn unavailable(why: &str) -> CallError {
+    CallError::new(CallErrorKind::Unavailable, format!("{NOT_AVAILABLE}{why}"))
 }
 
 type Running = RunningService<RoleClient, Handler>;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use config::upstreams::Reached;
+use model::text::quoted;
 use rmcp::{
     ClientHandler, Peer, RoleClient,
     model::{
@@ -49,13 +50,14 @@ impl Client {
             // An old server may end at a request that it does not know.
             Err((ClientInitializeError::ConnectionClosed(_), _))
                 if !self.is_old.load(Ordering::Relaxed)
+                    && !self.words.lock().is_given_up()
                     && matches!(self.settings.reached, Reached::Command { .. }) =>
             {
                 self.open_as(true).await
             }
             first => first,
         }
-        .map_err(|(error, status)| status.unwrap_or_else(|| not_opened(&error)))?;
+        .map_err(|(error, status)| self.why_not(&error, status))?;
         let info = running.peer().peer_info();
         let is_old = info.as_ref().is_some_and(|info| info.protocol_version.has_initialize());
         self.is_old.store(is_old, Ordering::Relaxed);
@@ -65,6 +67,19 @@ impl Client {
             self.listen(running.peer().clone());
         }
         Ok((running, process))
+    }
+
+    /// Why a connection could not be opened, with how its process ended.
+    fn why_not(&self, error: &ClientInitializeError, status: Option<String>) -> String {
+        let words = self.words.lock();
+        let status = status.filter(|_| !words.is_given_up());
+        match (words.stray().map(quoted), status) {
+            (Some(line), None) => format!("it is not an MCP server: it writes {line}"),
+            (Some(line), Some(status)) => {
+                format!("it is not an MCP server: it wrote {line}, and {status}")
+            }
+            (None, status) => status.unwrap_or_else(|| not_opened(error)),
+        }
     }
 
     async fn open_as(
@@ -83,7 +98,8 @@ impl Client {
         let failed = |why: String| (ClientInitializeError::Cancelled, Some(why));
         match &self.settings.reached {
             Reached::Command { .. } => {
-                let (mut process, transport) = process::start(&self.settings).map_err(failed)?;
+                let (mut process, transport) =
+                    process::start(&self.settings, &self.words).map_err(failed)?;
                 match serve_client_with_lifecycle(handler, transport, mode).await {
                     Ok(running) => Ok((running, Some(process))),
                     Err(error) => {

@@ -1,6 +1,7 @@
 //! Servers over standard input and output: processes in a group of their own, with an environment of their own.
 
 use std::{
+    collections::VecDeque,
     io,
     process::{ExitStatus, Stdio},
     sync::Arc,
@@ -20,11 +21,13 @@ use tokio::{
     io::AsyncWriteExt,
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::Mutex,
-    time::{Instant, timeout},
+    task::JoinHandle,
+    time::{Instant, timeout, timeout_at},
 };
 use tracing::{info, warn};
 
 use super::{
+    GRACE,
     lines::{Line, Lines},
     max_message, nonsense, too_large,
 };
@@ -43,6 +46,14 @@ const MAX_LOG_LINES: u32 = 60;
 /// Lines in a row that are no messages, after which a server is taken for no server of MCP.
 const MAX_STRAY: u32 = 1000;
 
+/// The same before its first message, and the time for that message after the first such line. It is longer than the
+/// time after which a server that does not know the first request is asked as an older one.
+const MAX_STRAY_AT_FIRST: u32 = 100;
+const FIRST_MESSAGE: Duration = Duration::from_secs(12);
+
+/// Number of the last lines of standard error that are shown.
+const LAST_LINES: usize = 5;
+
 /// The groups of all processes, which end with the server even if nothing is dropped.
 static GROUPS: parking_lot::Mutex<Vec<Pid>> = parking_lot::Mutex::new(vec![]);
 
@@ -53,18 +64,57 @@ pub(in crate::upstream) fn kill_all() {
     }
 }
 
+/// The lines of a process besides messages.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    /// The first line of standard output, if it was no message and no message followed.
+    stray: Option<String>,
+    /// Whether it was taken for no server of MCP.
+    is_given_up: bool,
+    /// The last lines of standard error.
+    errors: VecDeque<String>,
+}
+
+impl Words {
+    /// The first line, if it was no message and no message followed.
+    pub(super) fn stray(&self) -> Option<&str> {
+        self.stray.as_deref()
+    }
+
+    /// Whether the process was taken for no server of MCP because of its lines.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
+    /// The last lines of standard error.
+    pub(super) fn of_errors(&self) -> Vec<String> {
+        self.errors.iter().cloned().collect()
+    }
+
+    fn add_error(&mut self, line: String) {
+        if self.errors.len() == LAST_LINES {
+            self.errors.pop_front();
+        }
+        self.errors.push_back(line);
+    }
+}
+
+type SharedWords = Arc<parking_lot::Mutex<Words>>;
+
 /// A process with its group. When this is dropped, the whole group is killed.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
     group: Option<Pid>,
+    /// Reads standard error.
+    log: JoinHandle<()>,
 }
 
-/// Starts the process of an upstream.
+/// Starts the process of an upstream. `words` gets what it writes besides messages.
 ///
 /// # Errors
 /// If there is no such program, or it cannot be started.
-pub(super) fn start(settings: &Settings) -> Result<(Process, Pipes), String> {
+pub(super) fn start(settings: &Settings, words: &SharedWords) -> Result<(Process, Pipes), String> {
     let Reached::Command { command, args, env, cwd } = &settings.reached else {
         return Err("it is no command".into());
     };
@@ -82,13 +132,18 @@ pub(super) fn start(settings: &Settings) -> Result<(Process, Pipes), String> {
     let stdin = child.stdin.take().expect("piped above");
     let stdout = child.stdout.take().expect("piped above");
     let stderr = child.stderr.take().expect("piped above");
-    tokio::spawn(log(settings.name.clone(), Lines::new(stderr, MAX_LOG_LINE)));
+    *words.lock() = Words::default();
+    let errors = Lines::new(stderr, MAX_LOG_LINE);
+    let log = tokio::spawn(log(settings.name.clone(), errors, words.clone()));
     let transport = Pipes {
         lines: Lines::new(stdout, max_message(settings)),
         stdin: Arc::new(Mutex::new(Some(stdin))),
         stray: 0,
+        first_by: None,
+        is_heard: false,
+        words: words.clone(),
     };
-    Ok((Process { child, group }, transport))
+    Ok((Process { child, group, log }, transport))
 }
 
 /// Limits what a process and those that it starts can use.
@@ -107,9 +162,19 @@ fn limit(process: Option<Pid>) {
 fn limit(_: Option<Pid>) {}
 
 /// Writes lines of standard error to the log, a limited number in a minute.
-async fn log(name: UpstreamName, mut lines: Lines<impl tokio::io::AsyncRead + Unpin>) {
+async fn log(
+    name: UpstreamName,
+    mut lines: Lines<impl tokio::io::AsyncRead + Unpin>,
+    words: SharedWords,
+) {
     let (mut since, mut written, mut left_out) = (Instant::now(), 0, 0_u32);
     while let Some(line) = lines.next().await {
+        let (Line::Whole(start) | Line::Long(start, _)) = line;
+        let text = without_controls(String::from_utf8_lossy(start).chars());
+        if text.trim().is_empty() {
+            continue;
+        }
+        words.lock().add_error(text.clone());
         if since.elapsed() >= Duration::from_secs(60) {
             if left_out > 0 {
                 info!(upstream = %name, lines = left_out, "more lines of standard error were left out");
@@ -121,11 +186,7 @@ async fn log(name: UpstreamName, mut lines: Lines<impl tokio::io::AsyncRead + Un
             continue;
         }
         written += 1;
-        let (Line::Whole(start) | Line::Long(start, _)) = line;
-        let text = without_controls(String::from_utf8_lossy(start).chars());
-        if !text.trim().is_empty() {
-            info!(upstream = %name, "stderr: {text}");
-        }
+        info!(upstream = %name, "stderr: {text}");
     }
 }
 
@@ -145,6 +206,8 @@ impl Process {
         let _ = timeout(within, self.child.wait()).await;
         self.kill();
         let _ = self.child.wait().await;
+        // A process that has left the group may hold standard error open.
+        let _ = timeout(GRACE, &mut self.log).await;
     }
 
     /// Kills what is left of the group.
@@ -175,6 +238,26 @@ pub(super) struct Pipes {
     /// Held while one message is written; `None` once it is closed.
     stdin: Arc<Mutex<Option<ChildStdin>>>,
     stray: u32,
+    /// The time by which the first message must come, once a line came that is none.
+    first_by: Option<Instant>,
+    /// Whether a message has come.
+    is_heard: bool,
+    words: SharedWords,
+}
+
+impl Pipes {
+    /// Notes a line that is no message. Returns whether there were too many.
+    fn note_stray(&mut self, stray: Option<String>) -> bool {
+        let most = if self.is_heard { MAX_STRAY } else { MAX_STRAY_AT_FIRST };
+        self.stray += 1;
+        if !self.is_heard
+            && let Some(line) = stray
+        {
+            self.words.lock().stray.get_or_insert(line);
+            self.first_by.get_or_insert_with(|| Instant::now() + FIRST_MESSAGE);
+        }
+        self.stray > most
+    }
 }
 
 impl Transport<RoleClient> for Pipes {
@@ -197,26 +280,43 @@ impl Transport<RoleClient> for Pipes {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
-            let message = match self.lines.next().await? {
-                Line::Whole(line) => parse(line),
+            let next = self.lines.next();
+            let line = match self.first_by {
+                None => next.await?,
+                Some(by) => {
+                    if let Ok(line) = timeout_at(by, next).await {
+                        line?
+                    } else {
+                        self.words.lock().is_given_up = true;
+                        return None;
+                    }
+                }
+            };
+            let (message, stray) = match line {
+                Line::Whole(line) => match parse(line) {
+                    None => (None, (!self.is_heard).then(|| shown(line)).flatten()),
+                    message => (message, None),
+                },
                 Line::Long(start, end) => {
                     let id = id_of(start, end);
                     if id.is_none() {
                         warn!("a message of a server of MCP is too large, and has no known id");
                     }
-                    Some(ServerJsonRpcMessage::error(too_large(), Some(id?)))
+                    (Some(ServerJsonRpcMessage::error(too_large(), Some(id?))), None)
                 }
             };
-            match message {
-                Some(message) => {
-                    self.stray = 0;
-                    return Some(message);
+            if let Some(message) = message {
+                if !self.is_heard {
+                    (self.is_heard, self.first_by) = (true, None);
+                    self.words.lock().stray = None;
                 }
-                None if self.stray == MAX_STRAY => {
-                    warn!("a server of MCP writes lines that are no messages");
-                    return None;
-                }
-                None => self.stray += 1,
+                self.stray = 0;
+                return Some(message);
+            }
+            if self.note_stray(stray) {
+                warn!("a server of MCP writes lines that are no messages");
+                self.words.lock().is_given_up = true;
+                return None;
             }
         }
     }
@@ -225,6 +325,13 @@ impl Transport<RoleClient> for Pipes {
         self.stdin.lock().await.take();
         Ok(())
     }
+}
+
+/// A line for people; `None` if there is nothing to see.
+fn shown(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&line[..line.len().min(MAX_LOG_LINE)]);
+    let text = without_controls(text.trim().chars());
+    (!text.is_empty()).then_some(text)
 }
 
 /// A message of a server. An answer that is none becomes an error of its request.

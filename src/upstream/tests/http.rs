@@ -98,8 +98,9 @@ async fn a_method_that_writes_needs_a_setting_and_a_path_a_pattern() {
         web(&all, "get", json!({ "path": path })).await.expect("allowed");
     }
     for path in ["/v2/x", "/status/x", "/V1/x", "//v1/x", "/v2/v1/x", "/%76%31x"] {
-        let refused = web(&all, "get", json!({ "path": path })).await;
-        assert_eq!(kind(refused), CallErrorKind::InvalidArguments, "{path}");
+        let error = web(&all, "get", json!({ "path": path })).await.expect_err("refused");
+        assert_eq!(error.kind, CallErrorKind::NotAllowed, "{path}");
+        assert!(error.message.contains("upstreams.web.paths"), "{}", error.message);
     }
 }
 
@@ -127,7 +128,7 @@ async fn answers_are_values_texts_or_files_by_their_types() {
     assert_eq!(get("/bad").await, file(b"\xff", "text/plain"));
     assert_eq!(get("/none").await, Ok(vec![]));
     let error = get("/missing").await.expect_err("an error");
-    let wanted = "web answered 404 Not Found: no such city";
+    let wanted = "HTTP 404 Not Found: no such city";
     assert_eq!(error, CallError::new(CallErrorKind::Upstream, wanted));
     let head = value(web(&all, "head", json!({ "path": "/png" })).await);
     assert_eq!(
@@ -251,6 +252,56 @@ async fn a_server_over_http_is_called_with_the_secrets_and_bounded_in_both_gener
     let address = serve(Router::new().fallback(post(mcp))).await;
     for path in ["old", "new"] {
         one_over_http(address, path).await;
+    }
+}
+
+/// A server of MCP whose sessions end with each call. It refuses a lost session with the status that its path names.
+async fn forgetful(headers: HeaderMap, uri: Uri, Json(message): Json<Value>) -> Response {
+    static SESSION: AtomicUsize = AtomicUsize::new(0);
+
+    let method = message["method"].as_str().unwrap_or_default();
+    let session = format!("s{}", SESSION.load(Ordering::Relaxed));
+    if method == "initialize" {
+        let result = json!({
+            "protocolVersion": "2025-06-18", "capabilities": { "tools": {} },
+            "serverInfo": { "name": "test", "version": "1" },
+        });
+        let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+        return ([("mcp-session-id", session)], Json(answer)).into_response();
+    }
+    if headers.get("mcp-session-id").is_none_or(|it| *it != *session) {
+        let status = uri.path()[1..].parse().expect("a status");
+        let error =
+            json!({ "code": -32000, "message": "Bad Request: No valid session ID provided" });
+        let answer = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        return (StatusCode::from_u16(status).expect("a status"), Json(answer)).into_response();
+    }
+    let result = match method {
+        "tools/list" => {
+            json!({ "tools": [{ "name": "count", "inputSchema": { "type": "object" } }] })
+        }
+        "tools/call" => {
+            let count = SESSION.fetch_add(1, Ordering::Relaxed);
+            json!({ "content": [{ "type": "text", "text": count.to_string() }] })
+        }
+        _ => return StatusCode::ACCEPTED.into_response(),
+    };
+    Json(json!({ "jsonrpc": "2.0", "id": message["id"], "result": result })).into_response()
+}
+
+#[tokio::test]
+async fn a_call_in_a_session_that_the_server_has_lost_is_made_once_in_another() {
+    let address = serve(Router::new().fallback(post(forgetful))).await;
+    let mut made = 0;
+    for status in [404, 400] {
+        let crm = of(&format!(
+            "upstreams:\n  crm: {{ url: 'http://{address}/{status}', private: true, allow: count }}\n"
+        ));
+        for _ in 0..3 {
+            let count = value(call(&crm, "count", json!({})).await);
+            assert_eq!(count, made.to_string(), "{status}");
+            made += 1;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod http;
 mod rights;
+mod silent;
 mod stdio;
 
 use std::{
@@ -44,6 +45,11 @@ fn of(yaml: &str) -> CallersUpstreams {
 
 /// Settings with the server in `tests/upstream` as `crm`, with more lines of its entry.
 fn server(generation: &str, folder: &Path, more: &str) -> String {
+    format!("upstreams:\n{}", entry("crm", generation, folder, more))
+}
+
+/// The entry of the server with this name.
+fn entry(name: &str, generation: &str, folder: &Path, more: &str) -> String {
     // The first in PATH may be a script that starts another.
     static PYTHON: LazyLock<String> = LazyLock::new(|| {
         let print = ["-c", "import sys; print(sys.executable, end='')"];
@@ -53,7 +59,7 @@ fn server(generation: &str, folder: &Path, more: &str) -> String {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/upstream/server.py");
     let python = &*PYTHON;
     format!(
-        "upstreams:\n  crm:\n    command: {python}\n    args: [{program:?}, {generation}, {:?}]\n{more}",
+        "  {name}:\n    command: {python}\n    args: [{program:?}, {generation}, {:?}]\n{more}",
         folder.display().to_string()
     )
 }
@@ -118,7 +124,10 @@ async fn until(mut is_reached: impl FnMut() -> bool) {
 #[test]
 fn a_request_is_read_as_programs_write_it() {
     let parse = |json: Value| Request::parse(json.to_string().as_bytes());
-    assert_eq!(parse(json!({ "op": "list" })), Ok(Request::Discover(Discover::List)));
+    assert_eq!(
+        parse(json!({ "op": "list" })),
+        Ok(Request::Discover(Discover::List { is_brief: false }))
+    );
     let search = Discover::Search { query: "x".into(), limit: None };
     assert_eq!(parse(json!({ "op": "search", "query": "x" })), Ok(Request::Discover(search)));
     let call = json!({ "op": "call", "upstream": "crm", "tool": "echo", "arguments": { "a": 1 } });

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn an_answer_is_a_value_or_a_file_in_both_generations() {
-    for generation in ["old", "new", "fragile"] {
+    for generation in ["old", "new", "fragile", "chatty"] {
         let folder = tempfile::tempdir().expect("a folder");
         let crm = of(&server(generation, folder.path(), ""));
         let called = async |tool| call(&crm, tool, json!({})).await;
@@ -81,12 +81,20 @@ async fn calls_of_a_dead_server_fail_at_once_until_it_is_started_again() {
 }
 
 #[tokio::test]
+async fn a_call_that_changes_something_and_loses_its_server_may_have_been_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let crm = of(&server("old", folder.path(), "    allow: [die_writing]\n"));
+    let error = call(&crm, "die_writing", json!({})).await.expect_err("it died");
+    assert_eq!(error.kind, CallErrorKind::UnknownOutcome, "{}", error.message);
+}
+
+#[tokio::test]
 async fn a_program_that_cannot_be_started_is_not_available() {
     let crm = of("upstreams: { crm: { command: /no/such/program }, b: { command: /bin/false } }");
     let error = call(&crm, "echo", json!({})).await.expect_err("an error");
     assert_eq!(error.kind, CallErrorKind::Unavailable);
     assert!(error.message.contains("/no/such/program cannot be started"), "{}", error.message);
-    let listed = crm.discover(Discover::List).await.expect("a list");
+    let listed = crm.discover(Discover::List { is_brief: false }).await.expect("a list");
     assert!(listed[0]["unavailable"].as_str().is_some_and(|why| why.contains("exit status: 1")));
     assert_eq!(listed[1]["kind"], "mcp");
 }
@@ -99,7 +107,7 @@ async fn an_answer_that_is_none_does_not_end_the_connection() {
     assert_eq!(error.kind, CallErrorKind::Unavailable);
     assert!(error.message.contains("something that is no answer"), "{}", error.message);
     let error = call(&crm, "garbage", json!({})).await.expect_err("no answer");
-    assert_eq!(error.message, "crm did not answer within 1 s");
+    assert_eq!(error.message, "no answer within 1 s (setting upstreams.crm.timeout_s)");
     assert_eq!(value(call(&crm, "echo", json!({ "text": "hi" })).await), "hi");
     files(folder.path(), "started", 1).await;
 }

@@ -255,7 +255,8 @@ def _found(name, fetch, key):
 
 
 def _upstreams():
-    return _ask({"op": "list"})["value"]
+    """Returns the upstreams without the numbers of their tools, for which the server would have to ask each of them."""
+    return _ask({"op": "list", "brief": True})["value"]
 
 
 def _entry_of(name):
@@ -332,7 +333,7 @@ def search(query, limit=20):
 def list(upstream=None):
     """Returns the upstreams, or the tools of one."""
     if upstream is None:
-        return _Lines(_upstreams())
+        return _Lines(_ask({"op": "list"})["value"])
     name = _entry_of(str(upstream))["name"]
     return _Lines({"upstream": name, **entry} for entry in _tools_of(name))
 
