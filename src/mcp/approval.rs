@@ -1,5 +1,6 @@
-//! Asks the user of the client whether a call out of a sandbox may be made (elicitation), while the call of the run
-//! waits. On the page somebody may decide first; then the client's form is withdrawn.
+//! Asks the user of the client whether a call out of a sandbox may be made (elicitation). Clients up to 2025-11-25 are
+//! asked while the call of the run waits: on the page somebody may decide first, and then the client's form is
+//! withdrawn. Later ones get the same form as [answer](super::repeat).
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -12,7 +13,7 @@ use super::{call::Call, roots::is_modern};
 use crate::progress::Progress;
 
 /// The way by which decisions come that are made here.
-const BY: &str = "elicitation";
+pub(super) const BY: &str = "elicitation";
 
 /// Maximum number of characters of the arguments in the question.
 const MAX_ARGUMENTS: usize = 2000;
@@ -20,9 +21,15 @@ const MAX_ARGUMENTS: usize = 2000;
 /// Whether the client's user can be asked while a call waits.
 pub(super) fn can_ask(call: &Call) -> bool {
     // Later versions of the protocol have no requests to clients.
-    if is_modern(&call.context) {
-        return false;
-    }
+    !is_modern(&call.context) && has_forms(call)
+}
+
+/// Whether the client's user can be asked by an answer to the call, which the client then repeats.
+pub(super) fn can_ask_in_answer(call: &Call) -> bool {
+    is_modern(&call.context) && has_forms(call)
+}
+
+fn has_forms(call: &Call) -> bool {
     let elicitation = call.context.client_capabilities().and_then(|it| it.elicitation.clone());
     // A client that names no mode has forms.
     elicitation.is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
@@ -73,6 +80,12 @@ async fn ask_each(call: &Call, mut heard: watch::Receiver<Progress>) -> Infallib
 
 /// The user's decision; `None` if the client's form was closed without one, so that the page is left.
 async fn ask(call: &Call, approval: &Approval) -> Option<Decision> {
+    let answer = call.context.peer.create_elicitation(form(approval)?).await.ok()?;
+    decided(answer)
+}
+
+/// The form that shows a call and asks for a decision.
+pub(super) fn form(approval: &Approval) -> Option<ElicitRequestParams> {
     let Approval { upstream, tool, description, arguments, .. } = approval;
     let mut shown: String = arguments.chars().take(MAX_ARGUMENTS).collect();
     if shown.len() < arguments.len() {
@@ -94,13 +107,11 @@ async fn ask(call: &Call, approval: &Approval) -> Option<Decision> {
         "required": ["decision"],
     });
     let requested_schema: ElicitationSchema = serde_json::from_value(schema).ok()?;
-    let params =
-        ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-    let answer = call.context.peer.create_elicitation(params).await.ok()?;
-    decided(answer)
+    Some(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema })
 }
 
-fn decided(ElicitResult { action, content, .. }: ElicitResult) -> Option<Decision> {
+/// The decision in a form that was sent back, if there is one.
+pub(super) fn decided(ElicitResult { action, content, .. }: ElicitResult) -> Option<Decision> {
     match action {
         ElicitationAction::Accept => {
             let decision = content.as_ref().and_then(|content| content.get("decision")).cloned();

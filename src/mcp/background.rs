@@ -1,19 +1,27 @@
-//! Runs that go on after their call was answered (`background`), and the results that are stored of runs.
+//! Runs that go on after their call was answered (`background`, and [questions](super::repeat)), and the results that are stored of runs.
 //!
 //! ```text
 //! perform --> the run has begun --> early answer: run_id --> the client
-//!    '------> the rest, in a task of its own --> the run's result --> stored in the session --> get_execution_result
+//!    '------> the rest, in a task of its own --> the run's result --> stored in the session --> get_execution_result,
+//!                                                                               or the call, when it is repeated
 //! ```
 //!
 //! The rest of the call is the same as that of any other: it writes the lines of the call, and its result is the one
 //! that the call would have had.
 
-use std::time::Duration;
+use std::{
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use config::{Config, Toolset};
 use futures::{FutureExt, future::BoxFuture};
 use hyper::http::request::Parts;
-use model::{RunId, SessionId};
+use model::{Approval, RunId, SessionId};
 use parking_lot::Mutex;
 use rmcp::model::CallToolResponse;
 use serde_json::{Value, json};
@@ -24,9 +32,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    approval::asking,
+    approval::{self, asking},
     arguments::hidden,
     call::{Call, add_notes, success, whole},
+    repeat,
     running::reporting,
     tasks,
     tool::ToolFacts,
@@ -37,7 +46,7 @@ use crate::{
     progress::Progress,
     request::RequestMemory,
     session::RunReport,
-    sessions::{Opened, Program, Sessions, Which},
+    sessions::{Opened, Program, ResultPlace, Sessions, Which},
     trace::Parent,
 };
 
@@ -48,20 +57,26 @@ pub(super) const RUNNING: &str = "running";
 #[derive(Default)]
 pub(super) struct OfCall {
     early: Mutex<Option<oneshot::Sender<CallToolResponse>>>,
-    /// The run, once it has begun.
-    begun: Mutex<Option<(SessionId, RunId)>>,
+    /// Whether the early answer named the session.
+    has_told: AtomicBool,
+    /// The place for the result, once the run has begun.
+    begun: Mutex<Option<ResultPlace>>,
 }
 
 impl OfCall {
     /// The run of a new call, and the receiver of its early answer.
     pub(super) fn new() -> (Self, oneshot::Receiver<CallToolResponse>) {
         let (early, answer) = oneshot::channel();
-        (Self { early: Mutex::new(Some(early)), begun: Mutex::default() }, answer)
+        (Self { early: Mutex::new(Some(early)), ..Self::default() }, answer)
     }
 
     /// Notes that the run has begun.
-    pub(super) fn began(&self, session: SessionId, run_id: RunId) {
-        *self.begun.lock() = Some((session, run_id));
+    pub(super) fn began(&self, sessions: &Sessions, session: &SessionId, run_id: &RunId) {
+        let mut begun = self.begun.lock();
+        // If its session has ended since, the place from before is the only one.
+        if begun.is_none() {
+            *begun = sessions.place_of_result(session, run_id.clone());
+        }
     }
 
     /// Whether the call was answered before its end.
@@ -69,13 +84,18 @@ impl OfCall {
         self.early.lock().is_none()
     }
 
+    /// Whether an early answer has told the client the name of its session.
+    pub(super) fn has_told_session(&self) -> bool {
+        self.has_told.load(Ordering::Relaxed)
+    }
+
     /// Stores the result of the call for its caller, if it has run something.
-    pub(super) fn keep(&self, sessions: &Sessions, response: &CallToolResponse) {
-        if let Some((session, run_id)) = self.begun.lock().take()
+    pub(super) fn keep(&self, response: &CallToolResponse) {
+        if let Some(place) = self.begun.lock().take()
             && let CallToolResponse::Complete(result) = response
             && let Ok(result) = serde_json::to_vec(result)
         {
-            sessions.keep_result(&session, run_id, self.is_answered(), result.into());
+            place.keep(self.is_answered(), result.into());
         }
     }
 }
@@ -175,13 +195,14 @@ impl Call {
         tasks::are_taken(&self.context, self.services.sessions.config())
     }
 
-    /// Runs a program and answers the call when it has run for this time. Returns when it has ended.
+    /// Runs a program and answers the call when it has run for this time, or with a [question](super::repeat) for its
+    /// user. Returns when the run has ended.
     pub(super) async fn run_in_background(
         &self,
         which: Which,
         mut program: Program,
         mut heard: watch::Receiver<Progress>,
-        after: Duration,
+        after: Option<Duration>,
     ) -> (Opened, Result<RunReport>) {
         // Not the token of the request, which ends with its answer.
         let cancel = CancellationToken::new();
@@ -190,15 +211,24 @@ impl Call {
         let (is_named, is_automatic) =
             (matches!(which, Which::Named(_)), matches!(which, Which::Automatic(_)));
         let mut ran = std::pin::pin!(self.run_when_free(which, program));
-        let told = heard.clone();
+        let (told, mut waits) = (heard.clone(), heard.clone());
         let begun = async {
             let begun = heard.wait_for(|progress| progress.session.is_some()).await;
             let begun = begun.ok().and_then(|it| Some((it.session.clone()?, it.is_new)));
-            // Even a sleep of no time lasts longer than the shortest run.
-            if !after.is_zero() {
-                sleep(after).await;
+            match after {
+                // Even a sleep of no time lasts longer than the shortest run.
+                Some(Duration::ZERO) => {}
+                Some(after) => sleep(after).await,
+                None => return std::future::pending().await,
             }
             begun
+        };
+        let asked = async move {
+            if !approval::can_ask_in_answer(self) {
+                return None;
+            }
+            let asks = waits.wait_for(|progress| progress.approval.is_some()).await;
+            asks.ok().and_then(|it| it.approval.clone())
         };
         let first = async {
             tokio::select! {
@@ -206,8 +236,9 @@ impl Call {
                 ran = &mut ran => return Some(ran),
                 Some((session, is_new)) = begun => {
                     let is_new = [is_new && is_named, is_new && is_automatic];
-                    self.answer_early(session, run_id, is_new).await;
+                    self.answer_that_it_runs(session, run_id, is_new).await;
                 }
+                Some(approval) = asked => self.answer_with_question(&approval).await,
                 () = self.context.ct.cancelled() => cancel.cancel(),
             }
             None
@@ -222,7 +253,7 @@ impl Call {
     }
 
     /// Answers the call. The flags say whether its session is new and had been named, or is that of a new workspace.
-    async fn answer_early(&self, session: SessionId, run_id: RunId, is_new: [bool; 2]) {
+    async fn answer_that_it_runs(&self, session: SessionId, run_id: RunId, is_new: [bool; 2]) {
         let answer = if self.takes_tasks() {
             tasks::begun(&self.services.sessions, &session, &run_id).into()
         } else {
@@ -240,7 +271,18 @@ impl Call {
             add_notes(&self.notes(), &mut running);
             running.into()
         };
-        self.run.began(session, run_id);
+        self.run.has_told.store(true, Ordering::Relaxed);
+        self.answer_early(&session, &run_id, answer).await;
+    }
+
+    /// Answers the call with the question whether a call out of its sandbox may be made.
+    async fn answer_with_question(&self, approval: &Arc<Approval>) {
+        let question = repeat::questions(&approval.run_id, &[], slice::from_ref(approval));
+        self.answer_early(&approval.session, &approval.run_id, question.into()).await;
+    }
+
+    async fn answer_early(&self, session: &SessionId, run_id: &RunId, answer: CallToolResponse) {
+        self.run.began(&self.services.sessions, session, run_id);
         self.release_message().await;
         let head = self.context.extensions.get::<Parts>();
         if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {

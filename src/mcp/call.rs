@@ -285,15 +285,17 @@ impl Call {
         let (progress, heard) = watch::channel(begins);
         // The answer of a call that takes long is a task, unless its session ends with it.
         let may_be_task = self.takes_tasks() && !matches!(which, Which::Stateless(_));
-        let may_go_on = in_background || may_be_task;
-        let sessions = &self.services.sessions;
-        let may_be_asked = approval::can_ask(self) && !sessions.upstreams().is_empty();
+        let may_be_asked = !self.services.sessions.upstreams().is_empty();
+        let may_go_on =
+            in_background || may_be_task || may_be_asked && approval::can_ask_in_answer(self);
+        let may_be_asked = may_be_asked && approval::can_ask(self);
         let is_heard =
             may_go_on || may_be_asked || self.context.meta.get_progress_token().is_some();
         program.progress = is_heard.then_some(progress);
         let is_nameless = matches!(which, Which::New);
         let (opened, report) = if may_go_on {
-            let after = if in_background { Duration::ZERO } else { tasks::SOON };
+            let soon = may_be_task.then_some(tasks::SOON);
+            let after = if in_background { Some(Duration::ZERO) } else { soon };
             self.run_in_background(which, program, heard, after).await
         } else {
             let running = Box::pin(self.run_when_free(which, program));
@@ -303,7 +305,7 @@ impl Call {
         log.session = Some(opened.id.clone());
         self.note_restored(&opened.id);
         let report = self.or_close(is_nameless, &opened.id, report).await?;
-        self.run.began(opened.id.clone(), report.run_id.clone());
+        self.run.began(&self.services.sessions, &opened.id, &report.run_id);
         log.run = Some(report.run_id.to_string());
         log.start = Some(report.start.as_str());
         log.ran(&report);
@@ -344,7 +346,8 @@ impl Call {
         result: Result<T>,
     ) -> Result<T> {
         // A cancelled call has no answer that would tell the caller the session's name; an early one has told it.
-        if started_here && (result.is_err() || self.is_cancelled()) && !self.run.is_answered() {
+        if started_here && (result.is_err() || self.is_cancelled()) && !self.run.has_told_session()
+        {
             let _ = self.services.sessions.close(id).await;
         }
         result

@@ -12,7 +12,8 @@
 //! - [`call`]: one call of a tool; [`arguments`]: its arguments; [`services`]: the sessions and files of its caller.
 //! - [`observed`]: one request, its span and time; [`audited`]: the lines of a call in the log and in the audit file.
 //! - [`running`]: progress and results of tools that run code; [`background`]: runs that go on after the answer;
-//!   [`tasks`]: such runs for clients that poll for results; [`languages`]: the languages of code.
+//!   [`tasks`]: such runs for clients that poll for results; [`approval`]: asks the client's user about a run's calls;
+//!   [`repeat`]: calls that are repeated with the user's answer; [`languages`]: the languages of code.
 //! - [`results`]: text, images and files, within the limits of a message.
 //! - [`app`]: the view of a session for clients that show MCP Apps.
 //! - [`resources`]: files as resources; [`roots`]: files of the host that a client may upload.
@@ -34,6 +35,7 @@ mod long_text;
 mod message;
 mod observed;
 mod own;
+mod repeat;
 mod resources;
 mod results;
 mod roots;
@@ -199,7 +201,13 @@ impl Server {
         let arguments = request.arguments.unwrap_or_default();
         // rmcp would never answer a call that panics, and its client would wait for ever.
         let panicked = |_| failure(&Error::internal(&"the tool panicked")).into();
-        let work = AssertUnwindSafe(perform(tool, call, arguments)).catch_unwind();
+        let work = async move {
+            match request.request_state {
+                Some(state) => repeat::repeated(tool.name(), &call, &arguments, &state).await,
+                None => perform(tool, call, arguments).await,
+            }
+        };
+        let work = AssertUnwindSafe(work).catch_unwind();
         let work = work.map(move |result| result.unwrap_or_else(panicked)).boxed();
         let response = background::answered(work, early, &sessions).await;
         observed.result(&response);
@@ -484,7 +492,7 @@ async fn perform(tool: Offered, call: Call, arguments: JsonObject) -> CallToolRe
     metrics.tool_called_by(sessions.host().label(sessions.caller()), tool.name(), code);
     log.write(call, tool.name(), code, elapsed);
     let response = result.unwrap_or_else(|error| failure(&error).into());
-    call.run.keep(sessions, &response);
+    call.run.keep(&response);
     response
 }
 

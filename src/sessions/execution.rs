@@ -7,7 +7,27 @@ use model::{RunId, SessionId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Sessions, unbegun::Unbegun};
-use crate::session::{History, PastRun, handle::Handle, results::Stored};
+use crate::session::{
+    History, PastRun,
+    handle::Handle,
+    results::{Results, Stored},
+};
+
+/// The place where the result of a run is stored for its caller: in its session, even if that has ended meanwhile.
+#[derive(Debug)]
+pub(crate) struct ResultPlace {
+    run_id: RunId,
+    results: Results,
+    max_bytes: usize,
+}
+
+impl ResultPlace {
+    /// Stores the result. `is_awaited` if nobody has got it yet.
+    pub(crate) fn keep(self, is_awaited: bool, result: Bytes) {
+        let Self { run_id, results, max_bytes } = self;
+        results.add(Stored { run_id, is_awaited, result }, max_bytes);
+    }
+}
 
 /// Longest time between the end of a run and its result. Exporting its files and shrinking its images take longest.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,22 +50,25 @@ pub enum Execution {
 }
 
 impl Sessions {
-    /// Stores the result of a run for the caller, until its session ends. `is_awaited` if nobody has got it yet.
-    pub(crate) fn keep_result(
-        &self,
-        id: &SessionId,
-        run_id: RunId,
-        is_awaited: bool,
-        result: Bytes,
-    ) {
-        if let Some(handle) = self.find(id) {
-            let max_bytes = handle.history.borrow().max_bytes();
-            handle.results.add(Stored { run_id, is_awaited, result }, max_bytes);
-        }
+    /// The place for the result of a run of this session; `None` if the session has ended.
+    pub(crate) fn place_of_result(&self, id: &SessionId, run_id: RunId) -> Option<ResultPlace> {
+        let handle = self.find(id)?;
+        let max_bytes = handle.history.borrow().max_bytes();
+        Some(ResultPlace { run_id, results: handle.results.clone(), max_bytes })
     }
 
     /// A run of the caller. If it is in progress, waits so long for its end.
     pub async fn execution(&self, run_id: &str, wait: Duration) -> Execution {
+        self.execution_when(run_id, wait, |_| false).await
+    }
+
+    /// A run of the caller. If it is in progress, waits so long until `is_enough` or its end.
+    pub(crate) async fn execution_when(
+        &self,
+        run_id: &str,
+        wait: Duration,
+        mut is_enough: impl FnMut(&PastRun) -> bool + Send,
+    ) -> Execution {
         let deadline = Instant::now() + wait;
         if let Some(unbegun) = self.unbegun(run_id)
             && timeout_at(deadline, unbegun.over.cancelled()).await.is_err()
@@ -58,7 +81,8 @@ impl Sessions {
         };
         let ended = async {
             let mut history = handle.history.clone();
-            let is_over = |it: &History| it.run(run_id).is_none_or(|run| run.end.is_some());
+            let is_over =
+                |it: &History| it.run(run_id).is_none_or(|run| run.end.is_some() || is_enough(run));
             let _ = history.wait_for(is_over).await;
         };
         let _ = timeout_at(deadline, ended).await;

@@ -66,6 +66,7 @@ use self::{
 pub(crate) use self::{
     all::Dormant,
     archived::ArchivedSession,
+    execution::ResultPlace,
     stateless::{STATELESS, session_name},
 };
 pub use self::{

@@ -13,6 +13,7 @@ mod background;
 mod base_url;
 mod callers;
 mod calls;
+mod calls_asked;
 mod calls_hostile;
 mod cells;
 mod cli;

@@ -183,10 +183,14 @@ impl Caller {
         http_with("POST", &url, &all, message.to_string().as_bytes()).await
     }
 
-    /// Makes a request of the generation without sessions, and its headers.
+    /// Makes a request of the generation without sessions, and its headers. The client has no capabilities, unless the
+    /// parameters name some.
     pub fn modern(&self, method: &str, mut params: Value) -> (Value, Vec<(&'static str, String)>) {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
-        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        let capabilities = &mut params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        if capabilities.is_null() {
+            *capabilities = json!({});
+        }
         params["_meta"]["io.modelcontextprotocol/clientInfo"] =
             json!({ "name": "tests", "version": "1" });
         let names = ["name", "uri", "taskId"].map(|field| params[field].as_str());

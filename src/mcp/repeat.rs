@@ -1,0 +1,173 @@
+//! Calls that a client repeats with the decisions of its user. From 2026-07-28 on a server sends no requests to clients:
+//! it answers the call with its questions, and the client calls again with the answers.
+//!
+//! ```text
+//! call --> a run --> a person must decide --> questions, `requestState` --> the client and its user
+//!            '------ goes on ------------------------------------.                |
+//! the call again, with answers and `requestState` --> decisions, the run's result or next questions
+//! ```
+//!
+//! A repeated call runs nothing. Nothing is stored for it: `requestState` is the run's name and the names of the
+//! questions that were asked. The client may change it, but finds only runs and questions of its own caller with it.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use model::{Approval, RunId, SessionId, text::quoted};
+use rmcp::model::{
+    CallToolResponse, ElicitRequest, InputRequest, InputRequests, InputRequiredResult, JsonObject,
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    approval::{BY, decided, form},
+    audited::{self, WithoutLongTexts},
+    call::{Call, failure},
+    running::reporting,
+    tasks,
+    tools::get_execution_result::recorded,
+};
+use crate::{
+    error::{Error, Result},
+    progress::{Progress, newest_line},
+    session::PastRun,
+    sessions::Execution,
+};
+
+/// Time after which a client is told to repeat its call once more: longer than any run takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Longest `requestState` that is read, in bytes: that of a run with more questions than calls can wait at once.
+const MAX_STATE: usize = 4 << 10;
+
+/// Between the names in a `requestState`.
+const SEPARATOR: char = '.';
+
+/// The answer to a call whose run waits for decisions. `asked` are the names of questions that were asked before.
+pub(super) fn questions(
+    run_id: &RunId,
+    asked: &[&str],
+    approvals: &[Arc<Approval>],
+) -> InputRequiredResult {
+    let mut state = run_id.to_string();
+    let mut requests = InputRequests::new();
+    for Approval { id, .. } in approvals.iter().map(|it| &**it) {
+        state.push(SEPARATOR);
+        state.push_str(id);
+    }
+    for approval in approvals.iter().filter(|it| !asked.contains(&&*it.id)) {
+        if let Some(form) = form(approval) {
+            let form = InputRequest::Elicitation(ElicitRequest::new(form));
+            requests.insert(approval.id.clone(), form);
+        }
+    }
+    let requests = (!requests.is_empty()).then_some(requests);
+    InputRequiredResult::new(requests, Some(state))
+}
+
+/// Answers a repeated call. The line of the call in the audit file is that of its first attempt; only a repetition that
+/// is refused has one of its own.
+pub(super) async fn repeated(
+    tool: &str,
+    call: &Call,
+    arguments: &JsonObject,
+    state: &str,
+) -> CallToolResponse {
+    call.release_message().await;
+    let continued = continued(call, state).await;
+    continued.unwrap_or_else(|error| {
+        let begun = audited::begin(&call.services, tool, &WithoutLongTexts(arguments));
+        if let Ok(Some(entry)) = begun {
+            entry.end(error.code());
+        }
+        failure(&error).into()
+    })
+}
+
+/// Applies the decisions, and waits for the result of the run or its next questions.
+async fn continued(call: &Call, state: &str) -> Result<CallToolResponse> {
+    let sessions = &call.services.sessions;
+    if state.len() > MAX_STATE {
+        return Err(unknown("a run"));
+    }
+    let mut names = state.split(SEPARATOR);
+    let run_id = names.next().unwrap_or_default();
+    let asked: Vec<_> = names.collect();
+    let mut found = sessions.execution_when(run_id, Duration::ZERO, |_| true).await;
+    if let Execution::Running(session, run) = &found {
+        decide(call, session, &asked);
+        found = followed(call, session, run, &asked).await;
+    }
+    match found {
+        Execution::Running(session, run) => {
+            let is_new = run.approvals.iter().any(|it| !asked.contains(&&*it.id));
+            if !is_new && call.takes_tasks() {
+                return Ok(tasks::begun(sessions, &session, &run.run_id).into());
+            }
+            Ok(questions(&run.run_id, &asked, &run.approvals).into())
+        }
+        Execution::Ended(_, _, result) => {
+            let result = serde_json::from_slice(&result);
+            Ok(CallToolResponse::Complete(result.map_err(|error| Error::internal(&error))?))
+        }
+        Execution::Recorded(session, run) => Ok(recorded(call, &session, &run).await.into()),
+        Execution::SessionEnded => Err(Error::InvalidArgument(format!(
+            "The session of {} has ended, and its result with it. Nothing was run again.",
+            quoted(run_id)
+        ))),
+        Execution::NotFound | Execution::Unbegun(_) => Err(unknown(&quoted(run_id))),
+    }
+}
+
+fn unknown(run: &str) -> Error {
+    Error::InvalidArgument(format!(
+        "Nothing was run: the call continues {run}, which you do not have here. Call again to run the \
+         code from its beginning."
+    ))
+}
+
+/// Makes the decisions that the client's user has made on these questions.
+fn decide(call: &Call, session: &SessionId, asked: &[&str]) {
+    for id in asked {
+        let answer = call.answers.as_ref().and_then(|answers| answers.get(*id)).cloned();
+        // A form that was closed or is missing decides nothing.
+        let answer = answer.and_then(|answer| serde_json::from_value(answer).ok());
+        if let Some(decision) = answer.and_then(decided) {
+            call.services.sessions.decide(session, id, decision, BY);
+        }
+    }
+}
+
+/// Reports the progress of a run until it has ended or has other questions than these. If the client leaves, the run is
+/// cancelled.
+async fn followed(call: &Call, session: &SessionId, run: &PastRun, asked: &[&str]) -> Execution {
+    let sessions = &call.services.sessions;
+    let run_id = run.run_id.as_str();
+    let since = Duration::try_from(Timestamp::now().duration_since(run.begun)).unwrap_or_default();
+    let (progress, heard) = watch::channel(Progress {
+        run_id: Some(run.run_id.clone()),
+        session: Some(session.clone()),
+        started: true,
+        since: Instant::now().checked_sub(since),
+        ..Progress::default()
+    });
+    let has_news = |run: &PastRun| {
+        progress.send_modify(|it| {
+            it.approval = run.approvals.first().cloned();
+            it.bar = newest_line(&run.newest).unwrap_or_default();
+        });
+        run.approvals.iter().any(|it| !asked.contains(&&*it.id))
+    };
+    let may_be_task =
+        call.takes_tasks() && sessions.get(session).is_some_and(|live| !live.is_stateless());
+    let wait = if may_be_task { tasks::SOON } else { LONGEST_WAIT };
+    let waiting = sessions.execution_when(run_id, wait, has_news);
+    tokio::select! {
+        found = reporting(call, heard, waiting) => found,
+        () = call.context.ct.cancelled() => {
+            sessions.cancel(run_id).await;
+            // The client gets no answer.
+            Execution::NotFound
+        }
+    }
+}
