@@ -1,4 +1,5 @@
-//! Runs that go on after their call was answered (`background`, and [questions](super::repeat)), and the results that are stored of runs.
+//! Runs that go on after their call was answered (`background`, and [questions](super::repeat)), and the results that are
+//! stored of runs.
 //!
 //! ```text
 //! perform --> the run has begun --> early answer: run_id --> the client

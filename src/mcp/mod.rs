@@ -380,7 +380,7 @@ impl ServerHandler for Server {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.task(tasks::GET, &request.task_id, &context).await.map(GetTaskResult::new)
+        self.task(tasks::GET, &request.task_id, None, &context).await.map(GetTaskResult::new)
     }
 
     async fn update_task(
@@ -388,7 +388,9 @@ impl ServerHandler for Server {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.task(tasks::UPDATE, &request.task_id, &context).await.map(drop)
+        self.task(tasks::UPDATE, &request.task_id, Some(request.input_responses), &context)
+            .await
+            .map(drop)
     }
 
     async fn cancel_task(
@@ -396,7 +398,7 @@ impl ServerHandler for Server {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.task(tasks::CANCEL, &request.task_id, &context).await.map(drop)
+        self.task(tasks::CANCEL, &request.task_id, None, &context).await.map(drop)
     }
 
     async fn list_resources(

@@ -50,19 +50,21 @@ pub(super) fn questions(
     approvals: &[Arc<Approval>],
 ) -> InputRequiredResult {
     let mut state = run_id.to_string();
-    let mut requests = InputRequests::new();
-    for Approval { id, .. } in approvals.iter().map(|it| &**it) {
+    for approval in approvals {
         state.push(SEPARATOR);
-        state.push_str(id);
+        state.push_str(&approval.id);
     }
-    for approval in approvals.iter().filter(|it| !asked.contains(&&*it.id)) {
-        if let Some(form) = form(approval) {
-            let form = InputRequest::Elicitation(ElicitRequest::new(form));
-            requests.insert(approval.id.clone(), form);
-        }
-    }
-    let requests = (!requests.is_empty()).then_some(requests);
-    InputRequiredResult::new(requests, Some(state))
+    let requests = forms(approvals.iter().filter(|it| !asked.contains(&&*it.id)));
+    InputRequiredResult::new((!requests.is_empty()).then_some(requests), Some(state))
+}
+
+/// The forms of calls that wait for decisions, by their names.
+pub(super) fn forms<'a>(approvals: impl IntoIterator<Item = &'a Arc<Approval>>) -> InputRequests {
+    let forms = approvals.into_iter().filter_map(|approval| {
+        let form = InputRequest::Elicitation(ElicitRequest::new(form(approval)?));
+        Some((approval.id.clone(), form))
+    });
+    forms.collect()
 }
 
 /// Answers a repeated call. The line of the call in the audit file is that of its first attempt; only a repetition that
@@ -95,7 +97,7 @@ async fn continued(call: &Call, state: &str) -> Result<CallToolResponse> {
     let asked: Vec<_> = names.collect();
     let mut found = sessions.execution_when(run_id, Duration::ZERO, |_| true).await;
     if let Execution::Running(session, run) = &found {
-        decide(call, session, &asked);
+        decide(call, session);
         found = followed(call, session, run, &asked).await;
     }
     match found {
@@ -126,12 +128,11 @@ fn unknown(run: &str) -> Error {
     ))
 }
 
-/// Makes the decisions that the client's user has made on these questions.
-fn decide(call: &Call, session: &SessionId, asked: &[&str]) {
-    for id in asked {
-        let answer = call.answers.as_ref().and_then(|answers| answers.get(*id)).cloned();
-        // A form that was closed or is missing decides nothing.
-        let answer = answer.and_then(|answer| serde_json::from_value(answer).ok());
+/// Makes the decisions that the client's user has sent with the call on calls out of this session.
+pub(super) fn decide(call: &Call, session: &SessionId) {
+    for (id, answer) in call.answers.iter().flatten() {
+        // A form that was closed decides nothing.
+        let answer = serde_json::from_value(answer.clone()).ok();
         if let Some(decision) = answer.and_then(decided) {
             call.services.sessions.decide(session, id, decision, BY);
         }

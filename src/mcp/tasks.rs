@@ -7,8 +7,8 @@
 //!
 //! A task is a run: its id is the run's, and its state and result are those that the run's session stores
 //! ([`background`](super::background)). Only clients that declare the extension with a request get one in its answer.
-//! Nothing is stored for tasks alone, no input is ever asked for, and changes are not announced: rmcp cannot send
-//! `notifications/tasks` to the clients that subscribe to a task.
+//! Nothing is stored for tasks alone, and changes are not announced: rmcp cannot send `notifications/tasks` to the
+//! clients that subscribe to a task. A task asks for input only if a person must allow a call out of its sandbox.
 
 use std::time::Duration;
 
@@ -19,17 +19,19 @@ use model::{Outcome, RunId, SessionId, text::quoted};
 use rmcp::{
     ErrorData, RoleServer,
     model::{
-        CallToolResult, ClientCapabilities, CreateTaskResult, DetailedTask, JsonObject,
-        ProtocolVersion, ServerCapabilities, TASKS_EXTENSION_ID, Task, TaskPayload, TaskStatus,
+        CallToolResult, ClientCapabilities, CreateTaskResult, DetailedTask, InputResponses,
+        JsonObject, ProtocolVersion, ServerCapabilities, TASKS_EXTENSION_ID, Task, TaskPayload,
+        TaskStatus,
     },
     service::RequestContext,
 };
 use serde_json::Value;
 
 use super::{
-    Server,
+    Server, approval,
     audited::{self, OK},
     call::{Call, take_memory},
+    repeat,
     resources::failed,
     tools::get_execution_result::recorded,
 };
@@ -138,10 +140,15 @@ impl Found {
     }
 
     /// The state of the task: with the result, unless the run was cancelled.
-    fn state(self, sessions: &Sessions, task_id: &str) -> Result<DetailedTask, ErrorData> {
+    fn state(self, call: &Call, task_id: &str) -> Result<DetailedTask, ErrorData> {
+        let approvals = self.run.iter().flat_map(|run| &run.approvals);
+        let forms = approval::can_ask_in_answer(call).then(|| repeat::forms(approvals));
         let end = self.run.as_ref().and_then(|run| run.end.as_ref());
         let payload = match self.result {
-            None => TaskPayload::Working,
+            None => match forms.filter(|forms| !forms.is_empty()) {
+                Some(input_requests) => TaskPayload::InputRequired { input_requests },
+                None => TaskPayload::Working,
+            },
             Some(_) if end.is_some_and(|end| end.outcome == Outcome::Cancelled) => {
                 TaskPayload::Cancelled
             }
@@ -152,6 +159,7 @@ impl Found {
             },
         };
         let elapsed = end.map(|end| end.elapsed);
+        let sessions = &call.services.sessions;
         let mut task = task(sessions, &self.session, task_id, payload.status(), elapsed);
         let running = self.run.filter(|run| run.end.is_none());
         task.status_message = running.and_then(|run| progress::newest_line(&run.newest));
@@ -160,16 +168,17 @@ impl Found {
 }
 
 impl Server {
-    /// Answers a request about a task. All three look for it; [`UPDATE`] does nothing else, as no task asks for input.
+    /// Answers a request about a task. All three look for it; [`UPDATE`] makes the decisions that it has in `answers`.
     pub(super) async fn task(
         &self,
         method: &'static str,
         task_id: &str,
+        answers: Option<InputResponses>,
         context: &RequestContext<RoleServer>,
     ) -> Result<DetailedTask, ErrorData> {
         let work = async {
             let (services, toolsets) = (self.services.seen_by(context), self.toolsets(context)?);
-            let (call, _) = Call::new(services, toolsets, context.clone(), None);
+            let (call, _) = Call::new(services, toolsets, context.clone(), answers);
             let sessions = &call.services.sessions;
             if !are_taken(context, sessions.config()) {
                 let needed = ClientCapabilities::builder().enable_tasks().build();
@@ -182,6 +191,9 @@ impl Server {
                 sessions.cancel(task_id).await;
             }
             let found = Found::new(&call, task_id).await;
+            if let Ok(found) = &found {
+                repeat::decide(&call, &found.session);
+            }
             if let Some(mut entry) = entry {
                 if let Ok(found) = &found {
                     entry.record.session_id = Some(found.session.to_string());
@@ -192,7 +204,7 @@ impl Server {
                 }
                 entry.end(if found.is_ok() { OK } else { NOT_FOUND });
             }
-            found?.state(sessions, task_id)
+            found?.state(&call, task_id)
         };
         self.observed(method, context).answer(work.boxed()).await
     }

@@ -28,8 +28,8 @@ mod local_only {
         nobody_else_can_repeat_a_call => super::nobody_else_can_repeat_a_call(On::Local);
         a_state_that_the_server_did_not_send_runs_nothing =>
             super::a_state_that_the_server_did_not_send_runs_nothing(On::Local);
-        a_client_with_tasks_gets_one_if_nobody_decides_soon =>
-            super::a_client_with_tasks_gets_one_if_nobody_decides_soon(On::Local);
+        a_task_asks_the_user_of_its_client =>
+            super::a_task_asks_the_user_of_its_client(On::Local);
         a_client_without_forms_gets_none => super::a_client_without_forms_gets_none(On::Local);
         a_repeated_call_is_one_call_in_the_audit_file =>
             super::a_repeated_call_is_one_call_in_the_audit_file(On::Local);
@@ -341,7 +341,7 @@ async fn a_state_that_the_server_did_not_send_runs_nothing(on: On) {
     assert_eq!(Answer::new(done).ok()["stdout"], "done\ndenied\n");
 }
 
-async fn a_client_with_tasks_gets_one_if_nobody_decides_soon(on: On) {
+async fn a_task_asks_the_user_of_its_client(on: On) {
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, alice, _) = web(on, folder.path(), ASKS).await;
     let id = name("task");
@@ -352,16 +352,31 @@ async fn a_client_with_tasks_gets_one_if_nobody_decides_soon(on: On) {
     question(&first);
     let task = over_http(&alice, repeated(&params, &first, &closed())).await;
     assert_eq!((&task["resultType"], &task["status"]), (&json!("task"), &json!("working")));
-    assert_eq!(decide(&alice, &id, &waiting(&alice, &id).await, "run").await, 204);
     let get = json!({ "taskId": task["taskId"], "_meta": params["_meta"] });
-    let mut state = Value::Null;
-    until("the task ends", async || {
-        let answer = alice.ask("tasks/get", get.clone()).await;
-        state = answer.last().expect("an answer")["result"].clone();
-        state["status"] == "completed"
-    })
-    .await;
-    assert_eq!(state["result"]["structuredContent"]["stdout"], "done\ndone\n", "{state}");
+    let state = async |status: &str| {
+        let mut state = Value::Null;
+        until(status, async || {
+            let answer = alice.ask("tasks/get", get.clone()).await;
+            state = answer.last().expect("an answer")["result"].clone();
+            state["status"] == *status
+        })
+        .await;
+        state
+    };
+    let update = async |state: &Value, answer: Value| {
+        let forms = state["inputRequests"].as_object().expect("questions");
+        let [id] = &forms.keys().collect::<Vec<_>>()[..] else { panic!("{state}") };
+        let mut update = get.clone();
+        update["inputResponses"] = json!({ *id: answer });
+        alice.ask("tasks/update", update).await;
+    };
+    let asks = state("input_required").await;
+    assert_eq!(asks["inputRequests"], first["inputRequests"], "it is the same question");
+    update(&asks, closed()).await;
+    assert_eq!(state("input_required").await["inputRequests"], first["inputRequests"]);
+    update(&asks, json!({ "action": "accept", "content": { "decision": "run" } })).await;
+    let done = state("completed").await;
+    assert_eq!(done["result"]["structuredContent"]["stdout"], "done\ndone\n", "{done}");
 }
 
 async fn a_client_without_forms_gets_none(on: On) {
