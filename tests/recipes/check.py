@@ -259,6 +259,21 @@ def a_broken_document_is_refused(client):
     contains(json.dumps(refused["content"]), "no PDF or Office document, or a broken one")
 
 
+def a_document_that_is_too_large_is_refused(client):
+    code = """
+        import xlsxwriter
+        book = xlsxwriter.Workbook("large.xlsx", {"constant_memory": True, "tmpdir": "/mnt/data"})
+        sheet = book.add_worksheet()
+        for row in range(50_000):
+            for column in range(10):
+                sheet.write(row, column, row * column + 0.5)
+        book.close()
+        """
+    client.run(textwrap.dedent(code), "python")
+    refused = client.call("read_artifact", path="large.xlsx", page=1)
+    contains(json.dumps(refused["content"]), "this document takes too much memory or time")
+
+
 def nothing_of_a_conversion_is_left_running(client):
     client.run(MAKE_DOCUMENTS, "python")
     client.page("talk.pptx", 3)
@@ -328,6 +343,7 @@ CHECKS = {
         other_formats_of_office_have_pages_too,
         a_document_that_changes_is_converted_again,
         a_broken_document_is_refused,
+        a_document_that_is_too_large_is_refused,
         nothing_of_a_conversion_is_left_running,
         german_is_read_from_a_picture,
         documents_are_written_and_read_by_programs,

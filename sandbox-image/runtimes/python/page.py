@@ -5,7 +5,6 @@ are set before the page is drawn). The file may be anything, and made to harm it
 process alone. LibreOffice is a process of its own, which ends with this one.
 """
 
-import errno
 import json
 import math
 import os
@@ -64,13 +63,16 @@ def as_pdf(number, page):
             return None, "too_large"
         try:
             convert(number, path)
-        except Exception as error:
-            return None, "too_large" if getattr(error, "errno", None) == errno.ENOSPC else "broken"
+        except MemoryError:
+            return None, "too_large"
+        except Exception:
+            return None, "broken"
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK), None
 
 
 def convert(number, path):
-    """Has LibreOffice write the PDF of an open file to this path. Raises if it writes none."""
+    """Has LibreOffice write the PDF of an open file to this path. Raises if it writes none: `MemoryError` if it could
+    read the document, or has died."""
     import ctypes
     import resource
     import subprocess
@@ -101,10 +103,13 @@ def convert(number, path):
         for _ in range(2):
             null = subprocess.DEVNULL
             done = subprocess.run(
-                command, stdin=null, stdout=null, stderr=null, cwd=folder, pass_fds=(number,), preexec_fn=confine
+                command, stdin=null, stdout=subprocess.PIPE, stderr=null, pass_fds=(number,), preexec_fn=confine
             )
             if done.returncode != AGAIN:
                 break
+        # It prints a line when it has read the document, and ends with 0 even if it could not write the PDF.
+        if not os.path.exists(document + ".pdf") and (done.returncode or done.stdout):
+            raise MemoryError
         os.rename(document + ".pdf", path)
 
 
