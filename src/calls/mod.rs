@@ -25,6 +25,7 @@ use config::Config;
 use link::{Link, Question};
 use model::{
     Approval, Decision, Principal, RunId, SessionId,
+    approval::{DENIED, UNANSWERED},
     text::{human_size, printable, whole_ms},
 };
 use parking_lot::Mutex;
@@ -363,8 +364,7 @@ impl RunCalls {
                 entry.record.decided_by = by;
             }
             if decided == Decision::Deny.as_str() {
-                let why = "a person did not allow the call";
-                return Err(CallError::new(CallErrorKind::Denied, why));
+                return Err(CallError::new(CallErrorKind::Denied, DENIED));
             }
         }
         let name = format!("{}_{}", prepared.upstream(), prepared.tool());
@@ -434,7 +434,7 @@ impl RunCalls {
         let decided = self.server.approvals.decision(&approval, &self.caller, within).await;
         drop(shown);
         let (decided, by) = decided.ok_or_else(|| {
-            let why = format!("nobody decided on the call within {} s", within.as_secs());
+            let why = format!("{UNANSWERED} within {} s", within.as_secs());
             CallError::new(CallErrorKind::Unanswered, why)
         })?;
         match decided {

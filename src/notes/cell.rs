@@ -498,9 +498,9 @@ mod tests {
             ),
             (
                 Outcome::Error,
-                "Denied   Traceback (most recent call last)\n\nDenied: crm.x: a person did not allow the call of crm.x\n",
+                "Denied   Traceback (most recent call last)\n\nDenied: crm.x: a person did not allow the call\n",
                 cell(),
-                "The code failed with \"Denied: crm.x: a person did not allow the call of crm.x\". Do not \
+                "The code failed with \"Denied: crm.x: a person did not allow the call\". Do not \
                  repeat the call: ask the user, or go on without it.",
             ),
             (

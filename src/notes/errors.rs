@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use model::World;
+use model::{
+    World,
+    approval::{DENIED, NOT_ALLOWED, UNANSWERED},
+};
 
 use super::{
     Advice, Instead, Note,
@@ -71,13 +74,9 @@ fn not_installed(
 /// Whether an exception says that a person or the operator did not allow a call out of the sandbox.
 pub(super) fn is_refused(last: &str) -> bool {
     let line = last.strip_prefix("Uncaught ").unwrap_or(last);
-    [
-        ("Denied: ", ": a person did not allow the call of "),
-        ("Unanswered: ", ": nobody decided on "),
-        ("NotAllowed: ", ", and the operator has not allowed it"),
-    ]
-    .iter()
-    .any(|(name, words)| line.starts_with(name) && line.contains(words))
+    [("Denied: ", DENIED), ("Unanswered: ", UNANSWERED), ("NotAllowed: ", NOT_ALLOWED)]
+        .iter()
+        .any(|(name, words)| line.starts_with(name) && line.contains(words))
 }
 
 /// The start of the error of pandas for a Parquet file.

@@ -9,7 +9,7 @@
 //! Case does not matter in patterns, nor whether a name has `-` or `_`.
 
 use config::upstreams::{Pattern, Upstream as Settings};
-use model::UpstreamName;
+use model::{UpstreamName, approval::NOT_ALLOWED};
 
 use super::{CallError, CallErrorKind, catalogue::Tool};
 
@@ -68,7 +68,7 @@ pub(super) fn not_allowed(upstream: &UpstreamName, tool: &Tool) -> CallError {
     CallError::new(
         CallErrorKind::NotAllowed,
         format!(
-            "the tool may change something, and the operator has not allowed it: upstreams.{upstream}.allow or \
+            "the tool may change something, and {NOT_ALLOWED} it: upstreams.{upstream}.allow or \
              upstreams.{upstream}.ask in the server's settings file would have to name {}",
             tool.name
         ),

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use config::upstreams::{Pattern, Reached, Upstream as Settings};
+use model::{approval::NOT_ALLOWED, text::quoted_path};
 use percent_encoding::percent_decode_str;
 use reqwest::{
     Client, Method, Response,
@@ -170,9 +171,9 @@ impl Service {
         let mut url = below(self.base(), path).map_err(invalid)?;
         if !is_allowed(&self.base(), &url, path, paths) {
             let why = format!(
-                "the operator has not allowed the path {}: upstreams.{}.paths in the server's settings file would have \
+                "{NOT_ALLOWED} the path {}: upstreams.{}.paths in the server's settings file would have \
                  to have it",
-                model::text::quoted_path(path),
+                quoted_path(path),
                 self.settings.name
             );
             return Err(CallError::new(CallErrorKind::NotAllowed, why));

@@ -51,3 +51,11 @@ impl Decision {
         }
     }
 }
+
+/// Words of the errors of a call that was refused: by a person, by nobody's decision, and by the settings. Notes on a run
+/// recognize such errors by them.
+pub const DENIED: &str = "a person did not allow the call";
+/// See [`DENIED`].
+pub const UNANSWERED: &str = "nobody decided on the call";
+/// See [`DENIED`].
+pub const NOT_ALLOWED: &str = "the operator has not allowed";

@@ -11,7 +11,7 @@
 //! - [`SessionRecord`], [`WorkspaceId`]: what a later server needs to know of a session.
 //! - [`package`]: packages as callers request them. [`text`]: texts for people and models.
 
-mod approval;
+pub mod approval;
 pub mod artifact;
 mod caller;
 mod dataset;
