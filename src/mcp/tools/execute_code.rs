@@ -146,7 +146,8 @@ fn description(facts: &ToolFacts) -> String {
     let is_system = facts.template.world == World::System;
     let others: Vec<_> = Language::of(facts.template)
         .filter_map(|language| match language {
-            Language::Python => None,
+            // The description begins with Python; languages of the label are at its end.
+            Language::Python | Language::Labelled(_) => None,
             Language::JavaScript if is_system => Some(
                 "javascript is Node: it keeps let, const and functions, and when stopped what it \
                  had done.",
@@ -156,7 +157,6 @@ fn description(facts: &ToolFacts) -> String {
                  fs, path and util.",
             ),
             Language::Bash => Some("bash keeps only its folder."),
-            Language::Labelled(_) => None,
         })
         .map(str::to_owned)
         .chain(stateless(facts.template))

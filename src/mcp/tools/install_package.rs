@@ -76,7 +76,7 @@ impl Tool for InstallPackage {
             |it: &Language| it.ecosystem().is_some_and(|it| facts.packages.contains(&it));
         let languages: Vec<_> = Language::of(facts.template).filter(has_packages).collect();
         let mut language = json!({ "type": "string" });
-        language[SHOWN_CHOICES] = languages.iter().map(|it| it.name()).collect();
+        language[SHOWN_CHOICES] = languages.iter().map(Language::name).collect();
         let has_npm = languages.contains(&Language::JavaScript);
         let (what, language) = if has_npm {
             ("a package for Python or JavaScript (npm)", language)

@@ -12,13 +12,13 @@ use std::{
 use nix::libc;
 use protocol::{
     limits::MAX_RESULT,
-    message::{Captured, CellDone, CellState, CommandRuntime, Failure, ResetDone, RuntimeName},
+    message::{Captured, CellDone, CommandRuntime, Failure, ResetDone, RuntimeName},
 };
 
 use super::{
-    Runtime,
+    Count, Runtime,
     channel::CellReport,
-    cold, nothing_to_undo,
+    cold,
     program::{Program, Source},
 };
 use crate::{places::Places, processes::Children};
@@ -35,13 +35,19 @@ pub(super) struct ByCommand {
     places: Places,
     script: PathBuf,
     result: PathBuf,
-    count: u64,
+    count: Count,
 }
 
 impl ByCommand {
     pub(super) fn new(spec: CommandRuntime, places: &Places) -> Self {
         let script = places.scratch.join(&spec.file);
-        Self { spec, script, result: places.scratch.join(RESULT), places: places.clone(), count: 0 }
+        Self {
+            spec,
+            script,
+            result: places.scratch.join(RESULT),
+            places: places.clone(),
+            count: Count(0),
+        }
     }
 
     fn has_result(&self) -> bool {
@@ -55,12 +61,11 @@ impl Runtime for ByCommand {
     }
 
     fn start(&mut self, source: Source<'_>, _: &mut Children) -> Result<Program, Failure> {
-        let written = cold::write(&self.places, &self.script, source.code);
-        // The result of an earlier cell must not be taken for that of this one.
-        let written = written.and_then(|()| match self.has_result() {
-            true => cold::write(&self.places, &self.result, b""),
-            false => Ok(()),
-        });
+        let mut written = cold::write(&self.places, &self.script, source.code);
+        if self.has_result() {
+            // The result of an earlier cell must not be taken for that of this one.
+            written = written.and_then(|()| cold::write(&self.places, &self.result, b""));
+        }
         written.map_err(|error| Failure::io("the program's file", &error))?;
         let (script, result) = (self.script.to_string_lossy(), self.result.to_string_lossy());
         let fill = |word: &String| word.replace("{file}", &script).replace("{result}", &result);
@@ -89,27 +94,11 @@ impl Runtime for ByCommand {
 
     fn end_cell(&mut self, _: Option<&CellReport>, children: &mut Children) -> CellDone {
         children.sweep();
-        let fresh = self.count == 0;
-        self.count += 1;
-        CellDone {
-            state: CellState::Kept,
-            fresh,
-            count: self.count,
-            result: None,
-            memory_bytes: None,
-            can_undo: 0,
-            lost_threads: 0,
-            at_risk: false,
-        }
+        self.count.ended()
     }
 
     fn reset(&mut self, undo: Option<u32>, _: &mut Children) -> Result<ResetDone, Failure> {
-        match undo {
-            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0)),
-            Some(0) => {}
-            None => self.count = 0,
-        }
-        Ok(ResetDone { count: self.count, can_undo: 0, lost_threads: 0 })
+        self.count.reset(undo)
     }
 }
 
@@ -127,12 +116,7 @@ fn read_result(path: &PathBuf) -> io::Result<CellReport> {
     let tail = if whole.is_some() { 0 } else { MAX_RESULT - HEAD };
     let mut result = read_at(&file, 0, head)?;
     result.extend(read_at(&file, total - tail as u64, tail)?);
-    // Nothing runs any more that could have changed the size meanwhile.
-    let captured = (result.len() == head + tail).then_some(Captured { head, tail, total });
-    Ok(captured.map_or_else(CellReport::default, |captured| CellReport {
-        captured: Some(captured),
-        result,
-    }))
+    Ok(CellReport { captured: Some(Captured { head, tail, total }), result })
 }
 
 fn read_at(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use protocol::message::{CellDone, CellState, Failure, ResetDone, RuntimeName};
+use protocol::message::{CellDone, Failure, ResetDone, RuntimeName};
 
 use super::{
-    Runtime,
+    Count, Runtime,
     channel::CellReport,
-    cold, nothing_to_undo,
+    cold,
     program::{Program, Source},
 };
 use crate::{places::Places, processes::Children};
@@ -45,7 +45,7 @@ pub(super) struct Bash {
     folder: PathBuf,
     /// The pipe to which the cell that runs writes its last folder.
     told: Option<PipeReader>,
-    count: u64,
+    count: Count,
 }
 
 impl Bash {
@@ -55,7 +55,7 @@ impl Bash {
             folder: places.data.clone(),
             places: places.clone(),
             told: None,
-            count: 0,
+            count: Count(0),
         }
     }
 
@@ -120,29 +120,13 @@ impl Runtime for Bash {
         if let Some(folder) = self.last_folder() {
             self.folder = folder;
         }
-        let fresh = self.count == 0;
-        self.count += 1;
-        CellDone {
-            state: CellState::Kept,
-            fresh,
-            count: self.count,
-            result: None,
-            memory_bytes: None,
-            can_undo: 0,
-            lost_threads: 0,
-            at_risk: false,
-        }
+        self.count.ended()
     }
 
     fn reset(&mut self, undo: Option<u32>, _: &mut Children) -> Result<ResetDone, Failure> {
-        match undo {
-            Some(undo @ 1..) => return Err(nothing_to_undo(undo, 0)),
-            Some(0) => {}
-            None => {
-                self.folder.clone_from(&self.places.data);
-                self.count = 0;
-            }
+        if undo.is_none() {
+            self.folder.clone_from(&self.places.data);
         }
-        Ok(ResetDone { count: self.count, can_undo: 0, lost_threads: 0 })
+        self.count.reset(undo)
     }
 }
