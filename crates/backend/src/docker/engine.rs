@@ -208,6 +208,13 @@ pub(super) fn explain(error: Error, image: &str) -> BackendError {
                     ),
                 ),
                 401 | 403 => (Kind::Denied, refused(message)),
+                _ if message.to_ascii_lowercase().contains("cdi") => (
+                    Kind::TemplateMissing,
+                    format!(
+                        "The engine does not have a device named in SANDBOX_GPUS, or does not support \
+                         CDI, which Docker 28.2 and newer do ({message}). See docs/image.md."
+                    ),
+                ),
                 _ => (Kind::Refused, refused(message)),
             }
         }
@@ -324,6 +331,11 @@ mod tests {
             ),
             (answer(404, "No such container: x"), Kind::Refused, "llm-sandbox doctor"),
             (answer(500, "no space left on device"), Kind::Refused, "no space left on device"),
+            (
+                answer(500, "could not select device driver \"cdi\" with capabilities: []"),
+                Kind::TemplateMissing,
+                "SANDBOX_GPUS",
+            ),
             (answer(403, "not passed on"), Kind::Denied, "not passed on"),
             (broken(io::ErrorKind::PermissionDenied), Kind::Denied, "usermod -aG docker"),
             (broken(io::ErrorKind::NotFound), Kind::Unreachable, "systemctl start docker"),
