@@ -106,6 +106,11 @@ impl Calls {
         }))
     }
 
+    /// Ends the connections to upstreams, at the end of the server.
+    pub(crate) async fn end(&self) {
+        self.upstreams.end().await;
+    }
+
     /// The calls of a caller's next run, with the caller's settings; `None` if the caller may use no upstream.
     pub(crate) fn of_run(
         self: &Arc<Self>,

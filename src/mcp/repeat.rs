@@ -21,7 +21,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     approval::{BY, decided, form},
-    audited::{self, WithoutLongTexts},
+    audited::{self, OK, WithoutLongTexts},
     call::{Call, failure},
     running::reporting,
     tasks,
@@ -67,27 +67,40 @@ pub(super) fn forms<'a>(approvals: impl IntoIterator<Item = &'a Arc<Approval>>) 
     forms.collect()
 }
 
-/// Answers a repeated call. The line of the call in the audit file is that of its first attempt; only a repetition that
-/// is refused has one of its own.
+/// Answers a repeated call. The line of the call in the audit file is that of its first attempt. A repetition has one of
+/// its own if it is refused, or reads the result of a run that has ended before.
 pub(super) async fn repeated(
     tool: &str,
     call: &Call,
     arguments: &JsonObject,
     state: &str,
 ) -> CallToolResponse {
-    call.release_message().await;
-    let continued = continued(call, state).await;
-    continued.unwrap_or_else(|error| {
+    // The run may wait for a person for long.
+    call.release_memory().await;
+    let audit = |outcome: &str| {
         let begun = audited::begin(&call.services, tool, &WithoutLongTexts(arguments));
-        if let Ok(Some(entry)) = begun {
-            entry.end(error.code());
+        if let Ok(Some(mut entry)) = begun {
+            entry.record.run_id = state.split(SEPARATOR).next().map(str::to_owned);
+            entry.end(outcome);
         }
-        failure(&error).into()
-    })
+    };
+    match continued(call, state).await {
+        Ok((response, reads)) => {
+            if reads {
+                audit(OK);
+            }
+            response
+        }
+        Err(error) => {
+            audit(error.code());
+            failure(&error).into()
+        }
+    }
 }
 
-/// Applies the decisions, and waits for the result of the run or its next questions.
-async fn continued(call: &Call, state: &str) -> Result<CallToolResponse> {
+/// Applies the decisions, and waits for the result of the run or its next questions. Returns also whether the run had
+/// ended before.
+async fn continued(call: &Call, state: &str) -> Result<(CallToolResponse, bool)> {
     let sessions = &call.services.sessions;
     if state.len() > MAX_STATE {
         return Err(unknown("a run"));
@@ -95,30 +108,38 @@ async fn continued(call: &Call, state: &str) -> Result<CallToolResponse> {
     let mut names = state.split(SEPARATOR);
     let run_id = names.next().unwrap_or_default();
     let asked: Vec<_> = names.collect();
+    if let Some(other) = call.answers.iter().flatten().find(|(id, _)| !asked.contains(&&***id)) {
+        return Err(unknown(&format!("{}, with an answer to {}", quoted(run_id), quoted(other.0))));
+    }
     let mut found = sessions.execution_when(run_id, Duration::ZERO, |_| true).await;
+    let had_ended = matches!(found, Execution::Ended(..) | Execution::Recorded(..));
     if let Execution::Running(session, run) = &found {
         decide(call, session);
         found = followed(call, session, run, &asked).await;
     }
-    match found {
+    let response = match found {
         Execution::Running(session, run) => {
             let is_new = run.approvals.iter().any(|it| !asked.contains(&&*it.id));
             if !is_new && call.takes_tasks() {
-                return Ok(tasks::begun(sessions, &session, &run.run_id).into());
+                tasks::begun(sessions, &session, &run.run_id).into()
+            } else {
+                questions(&run.run_id, &asked, &run.approvals).into()
             }
-            Ok(questions(&run.run_id, &asked, &run.approvals).into())
         }
         Execution::Ended(_, _, result) => {
             let result = serde_json::from_slice(&result);
-            Ok(CallToolResponse::Complete(result.map_err(|error| Error::internal(&error))?))
+            CallToolResponse::Complete(result.map_err(|error| Error::internal(&error))?)
         }
-        Execution::Recorded(session, run) => Ok(recorded(call, &session, &run).await.into()),
-        Execution::SessionEnded => Err(Error::InvalidArgument(format!(
-            "The session of {} has ended, and its result with it. Nothing was run again.",
-            quoted(run_id)
-        ))),
-        Execution::NotFound | Execution::Unbegun(_) => Err(unknown(&quoted(run_id))),
-    }
+        Execution::Recorded(session, run) => recorded(call, &session, &run).await.into(),
+        Execution::SessionEnded => {
+            return Err(Error::InvalidArgument(format!(
+                "The session of {} has ended, and its result with it. Nothing was run again.",
+                quoted(run_id)
+            )));
+        }
+        Execution::NotFound | Execution::Unbegun(_) => return Err(unknown(&quoted(run_id))),
+    };
+    Ok((response, had_ended))
 }
 
 fn unknown(run: &str) -> Error {

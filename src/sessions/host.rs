@@ -42,7 +42,6 @@ use crate::{
     session::{
         Phase, events::EndReason, history::Changes, hold::HoldSettings, label::Label, lease::Lessor,
     },
-    upstream::Upstreams,
 };
 
 /// Interval at which the template is asked for, for readers that do not wait for it.
@@ -258,8 +257,8 @@ impl Host {
         self.shutdown.cancel();
         self.tasks.close();
         let ended = timeout(self.config.shutdown_timeout, self.tasks.wait()).await.is_ok();
-        if self.calls.is_some() {
-            Upstreams::end();
+        if let Some(calls) = &self.calls {
+            calls.end().await;
         }
         ended && !self.may_be_unclean.load(Ordering::Relaxed)
     }

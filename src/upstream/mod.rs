@@ -44,7 +44,7 @@ use model::{
     text::{nearest, quoted},
 };
 use serde_json::{Map, Value, json};
-use tokio::time::timeout;
+use tokio::{task::coop::consume_budget, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::{
@@ -69,12 +69,16 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(15);
 const FOUND: usize = 20;
 const MAX_FOUND: usize = 100;
 
+/// Maximum number of words of a query. Each is compared with all words of all tools.
+const MAX_WORDS: usize = 16;
+
 /// All upstreams of a server. When this is dropped, their connections and processes end.
 #[derive(Debug)]
 pub struct Upstreams {
     settings: config::Upstreams,
     all: Vec<Arc<Upstream>>,
-    _end: DropGuard,
+    end: CancellationToken,
+    _at_drop: DropGuard,
 }
 
 /// One upstream.
@@ -116,9 +120,11 @@ pub struct ToolCounts {
 }
 
 impl Upstreams {
-    /// Kills the processes of upstreams, at the end of the server.
-    pub fn end() {
-        mcp::kill_all();
+    /// Ends all connections and processes, at the end of the server. A process first gets the end of its input, and some
+    /// time to end by itself.
+    pub async fn end(&self) {
+        self.end.cancel();
+        mcp::end_all().await;
     }
 
     /// The upstreams of the settings; `None` if there are none. Nothing is started or connected yet.
@@ -138,7 +144,7 @@ impl Upstreams {
         };
         let all = config.upstreams.all().map(upstream).collect();
         let settings = config.upstreams.clone();
-        Some(Arc::new(Self { settings, all, _end: end.drop_guard() }))
+        Some(Arc::new(Self { settings, all, end: end.clone(), _at_drop: end.drop_guard() }))
     }
 
     /// The upstreams that a caller may use; only those that its policy lists, if it lists any.
@@ -290,13 +296,16 @@ impl CallersUpstreams {
         let one =
             async |upstream: &Arc<Upstream>| (upstream.clone(), upstream.overview().await.ok());
         let all = join_all(self.all.iter().map(one)).await;
-        let words = catalogue::words(query);
+        let mut words = catalogue::words(query);
+        words.truncate(MAX_WORDS);
         let mut found = vec![];
         for (upstream, catalogue) in all {
             let rights = Rights::of(&upstream.settings);
             let Settings { name, description, .. } = &*upstream.settings;
             let context = format!("{name} {description}");
             for tool in catalogue.iter().flat_map(|it| it.tools()) {
+                // Other tasks have their turn meanwhile.
+                consume_budget().await;
                 let score = tool.score(&words, &context);
                 if score > 0 && rights.verdict(tool).is_some() {
                     let value = json!({
@@ -434,7 +443,12 @@ impl Prepared {
         let answered = timeout(time_limit, calling).await.unwrap_or_else(|_| {
             let (seconds, name) = (time_limit.as_secs(), &settings.name);
             let why = format!("no answer within {seconds} s (setting upstreams.{name}.timeout_s)");
-            Err(CallError::new(CallErrorKind::Unavailable, why))
+            Err(if self.read_only {
+                CallError::new(CallErrorKind::Unavailable, why)
+            } else {
+                let why = format!("{why}; the call may have been made");
+                CallError::new(CallErrorKind::UnknownOutcome, why)
+            })
         });
         let mut items = answered.map_err(|error| error.without(&secrets))?;
         answer::remove(&mut items, &secrets);

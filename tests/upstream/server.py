@@ -101,7 +101,7 @@ def call(id, name, given):
         return text(json.dumps([child.pid, os.getpid()]))
     if name in ("create_contact", "update_contact", "delete_contact"):
         note(name)
-        return text("done")
+        return None if given.get("text") == "and no answer" else text("done")
     if name == "change":
         added.append(tool(f"added_{len(added)}"))
         changed = {"method": "notifications/tools/list_changed"}

@@ -57,6 +57,7 @@ use crate::{
     },
     summary,
     transfer::Transfer,
+    usage,
 };
 
 /// Interval at which the processes of a run that waits for a person are looked at: a timer of their own may continue
@@ -515,8 +516,8 @@ struct Supervised {
 /// The pauses of a run that waits for a person.
 #[derive(Default)]
 struct Paused {
-    /// The processes that are stopped, and since when they certainly are.
-    now: Option<(Stopped, Instant)>,
+    /// The processes that are stopped, since when they certainly are, and the processor time of all processes by then.
+    now: Option<(Stopped, Instant, Option<Duration>)>,
     /// Time for which all were stopped.
     total: Duration,
 }
@@ -525,15 +526,20 @@ impl Paused {
     /// Stops the processes of the run of this main process, or continues them. Returns the time for which all were
     /// stopped since the last call.
     fn follow(&mut self, is_paused: bool, main: Pid, children: &mut Children) -> Duration {
-        let (mut stopped, since) = match self.now.take() {
+        let (mut stopped, since, before) = match self.now.take() {
             Some(now) => now,
-            None if is_paused => (Stopped::default(), Instant::now()),
+            None if is_paused => (Stopped::default(), Instant::now(), None),
             None => return Duration::ZERO,
         };
         let was_still = children.pause(main, &mut stopped);
-        let still = if was_still { since.elapsed() } else { Duration::ZERO };
+        let mut still = if was_still { since.elapsed() } else { Duration::ZERO };
+        // A process that continues another between two checks, and ends, is not seen. Its processor time is.
+        let used = usage::of_others();
+        if let Some((used, before)) = used.zip(before) {
+            still = still.saturating_sub(used.saturating_sub(before));
+        }
         if is_paused {
-            self.now = Some((stopped, Instant::now()));
+            self.now = Some((stopped, Instant::now(), used));
         } else {
             Children::go_on(stopped);
         }

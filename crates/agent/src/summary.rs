@@ -28,6 +28,10 @@ pub(crate) fn make(
     drop(file);
     let report = wait(&mut summarizer, until, &switch, children);
     summarizer.end(children);
+    if request.page.is_some() {
+        // A program that draws pages starts others, and a document may have taken it over.
+        children.end_run(&runtimes.kernels());
+    }
     let report = match report {
         // The file's fault: the process has used its memory or time. A page that gives way can be asked for again.
         Err(failure)

@@ -2,7 +2,11 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use nix::sys::statvfs::statvfs;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    statvfs::statvfs,
+    time::TimeValLike,
+};
 use protocol::message::Pong;
 
 use crate::{memory, places::Places, processes};
@@ -24,6 +28,15 @@ pub(crate) fn usage(places: &Places) -> Pong {
 fn processors() -> Option<Duration> {
     let group = (std::process::id() == 1).then(group_processors).flatten();
     group.or_else(processes::processor_time)
+}
+
+/// Processor time of all processes of the container except the agent, those that have ended included; `None` outside a
+/// container, and if the kernel does not count it.
+pub(crate) fn of_others() -> Option<Duration> {
+    let group = (std::process::id() == 1).then(group_processors).flatten()?;
+    let own = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    let own = (own.user_time() + own.system_time()).num_microseconds();
+    Some(group.saturating_sub(Duration::from_micros(own.try_into().ok()?)))
 }
 
 /// Processor time of the control group: of cgroup v2, or else of v1.

@@ -13,6 +13,8 @@ pub enum BackendErrorKind {
     TemplateMissing,
     /// Something that sandboxes are made from was built for another version of this server.
     TemplateOutdated,
+    /// What describes sandboxes, such as the label of an image, is invalid.
+    TemplateInvalid,
     /// The engine answered, and refused.
     Refused,
     /// The engine did not answer in time.
@@ -24,7 +26,10 @@ impl BackendErrorKind {
     pub fn is_transient(self) -> bool {
         match self {
             Self::Unreachable | Self::Refused | Self::Timeout => true,
-            Self::Denied | Self::TemplateMissing | Self::TemplateOutdated => false,
+            Self::Denied
+            | Self::TemplateMissing
+            | Self::TemplateOutdated
+            | Self::TemplateInvalid => false,
         }
     }
 }

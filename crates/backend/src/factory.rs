@@ -10,7 +10,7 @@ use super::kubernetes::Kubernetes;
 #[cfg(feature = "wasm")]
 use super::wasm::Wasm;
 use super::{
-    Backend,
+    Backend, BackendErrorKind,
     docker::{Docker, PackageSettings},
     local::Local,
     template::Template,
@@ -75,7 +75,11 @@ pub async fn choose(config: &Config) -> Choice {
     let ready = async |engine| {
         let backend =
             of(&Config { engine, ..config.clone() }).map_err(|error| error.to_string())?;
-        backend.ready().await.map_err(|error| error.to_string())
+        match backend.ready().await {
+            // An operator who has given the image a label means Docker, and has to be told of its fault.
+            Err(error) if error.kind != BackendErrorKind::TemplateInvalid => Err(error.to_string()),
+            _ => Ok(()),
+        }
     };
     let choice = first_ready(ready(Engine::Wasm), ready(Engine::Docker)).await;
     // Without the Cargo feature `wasm` the embedded engine cannot be set up.

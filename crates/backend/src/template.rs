@@ -108,6 +108,9 @@ pub(crate) fn from_label(text: &str) -> Result<Vec<Runtime>, String> {
     }
     let Label { runtimes } =
         serde_json::from_str(text).map_err(|error| format!("It is no valid JSON: {error}."))?;
+    if runtimes.is_empty() {
+        return Err("It names no language.".into());
+    }
     if runtimes.len() > MAX_RUNTIMES {
         return Err(format!("It has more than {MAX_RUNTIMES} languages."));
     }

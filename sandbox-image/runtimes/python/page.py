@@ -97,8 +97,8 @@ def convert(number, path):
         os.symlink(f"/proc/self/fd/{number}", document)
         command = [
             *("sh", "-c", FIRST_TO_END, OFFICE, OFFICE, "--headless", "--norestore", "--nologo", "--nolockcheck"),
-            # Beside the user's own settings, as only one process may use a folder of settings.
-            *("-env:UserInstallation=file:///tmp/.pages-office", "--convert-to", "pdf", "--outdir", folder, document),
+            # New settings each time: earlier programs could have written macros into those of an earlier time.
+            *(f"-env:UserInstallation=file://{folder}/settings", "--convert-to", "pdf", "--outdir", folder, document),
         ]
         for _ in range(2):
             null = subprocess.DEVNULL

@@ -19,7 +19,7 @@ mod list;
 mod open;
 mod process;
 
-pub(super) use self::process::kill_all;
+pub(super) use self::process::end_all;
 
 use std::{
     borrow::Cow,

@@ -47,8 +47,9 @@ impl Client {
     pub(super) async fn open(&self) -> Result<(Running, Option<Process>), String> {
         let first = self.open_as(self.is_old.load(Ordering::Relaxed)).await;
         let (running, process) = match first {
-            // An old server may end at a request that it does not know.
-            Err((ClientInitializeError::ConnectionClosed(_), _))
+            // An old server may end at a request that it does not know, or answer it after the time in which a newer
+            // one must have answered.
+            Err(_)
                 if !self.is_old.load(Ordering::Relaxed)
                     && !self.words.lock().is_given_up()
                     && matches!(self.settings.reached, Reached::Command { .. }) =>

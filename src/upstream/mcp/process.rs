@@ -22,7 +22,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::Mutex,
     task::JoinHandle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{info, warn};
 
@@ -57,8 +57,15 @@ const LAST_LINES: usize = 5;
 /// The groups of all processes, which end with the server even if nothing is dropped.
 static GROUPS: parking_lot::Mutex<Vec<Pid>> = parking_lot::Mutex::new(vec![]);
 
-/// Kills the processes of all upstreams.
-pub(in crate::upstream) fn kill_all() {
+/// Waits until the processes of all upstreams have ended, and kills those that have not after a time.
+pub(in crate::upstream) async fn end_all() {
+    let ended = async {
+        while !GROUPS.lock().is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // Each has the time after the end of its input; then its own task kills it.
+    let _ = timeout(GRACE + GRACE, ended).await;
     for group in std::mem::take(&mut *GROUPS.lock()) {
         let _ = kill_process_group(group, Signal::KILL);
     }

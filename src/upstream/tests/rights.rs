@@ -98,6 +98,9 @@ async fn a_search_finds_tools_that_may_be_called_by_words_the_best_first() {
     assert_eq!(search("customers image").await, ["image"]);
     assert_eq!(search("customers").await.len(), 3);
     assert_eq!(search("nothing of it").await, [""; 0]);
+    // The work for a query does not grow with its length: words beyond the sixteenth do not count.
+    assert_eq!(search(&format!("{}nothing of it", "contacts ".repeat(16))).await.len(), 2);
+    assert_eq!(search(&format!("{}nothing", "contacts ".repeat(15))).await, [""; 0]);
     let found = crm.discover(Discover::Search { query: "image".into(), limit: None }).await;
     let wanted = json!([{ "upstream": "crm", "name": "image", "description": "The tool image." }]);
     assert_eq!(found, Ok(wanted));

@@ -108,3 +108,35 @@ async fn the_patterns_that_no_tool_has_are_found() {
     assert_eq!(counts.unmatched, ["creat_contact", "*_nothing", "nobody"]);
     assert_eq!(counts.asked, 1);
 }
+
+#[tokio::test]
+async fn an_upstream_that_is_being_started_ends_with_the_server_and_is_not_started_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = upstreams(&server("silent", folder.path(), ""));
+    let caller = all.of(&Principal::local(), None);
+    let asked = tokio::spawn(async move { call(&caller, "echo", json!({ "text": "x" })).await });
+    files(folder.path(), "started", 1).await;
+    all.end().await;
+    let error = asked.await.expect("no panic").expect_err("the server ends");
+    assert_eq!(error.kind, CallErrorKind::Unavailable);
+    let name = folder.path().to_string_lossy().into_owned();
+    let is_there = || {
+        let all = std::fs::read_dir("/proc").expect("processes");
+        let commands = all.filter_map(|it| std::fs::read(it.ok()?.path().join("cmdline")).ok());
+        commands.into_iter().any(|it| String::from_utf8_lossy(&it).contains(&name))
+    };
+    until(|| !is_there()).await;
+    files(folder.path(), "started", 1).await;
+}
+
+#[tokio::test]
+async fn a_call_that_may_write_and_has_no_answer_in_time_may_have_been_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let crm = of(&server("old", folder.path(), "    timeout_s: 1\n    allow: [\"*\"]\n"));
+    let error = call(&crm, "create_contact", json!({ "text": "and no answer" })).await;
+    let error = error.expect_err("no answer");
+    assert_eq!(error.kind, CallErrorKind::UnknownOutcome, "{}", error.message);
+    assert!(error.message.contains("may have been made"), "{}", error.message);
+    let error = call(&crm, "slow", json!({})).await.expect_err("no answer");
+    assert_eq!(error.kind, CallErrorKind::Unavailable, "{}", error.message);
+}

@@ -12,7 +12,7 @@ use std::{
 use nix::libc;
 use protocol::{
     limits::MAX_RESULT,
-    message::{Captured, CellDone, CommandRuntime, Failure, ResetDone, RuntimeName},
+    message::{Captured, CellDone, CommandRuntime, Failure, FailureCode, ResetDone, RuntimeName},
 };
 
 use super::{
@@ -73,7 +73,12 @@ impl Runtime for ByCommand {
         let program = words.next().unwrap_or_default();
         let mut command = Command::new(&program);
         let started = cold::start(command.args(words), &self.places.data, source.stdin);
-        started.map_err(|error| Failure::io(&program, &error))
+        started.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                Failure::new(FailureCode::NoRuntime, format!("{program} is not installed"))
+            }
+            _ => Failure::io(&program, &error),
+        })
     }
 
     fn script_name(&self) -> &str {

@@ -290,7 +290,7 @@ pub(super) fn image_outdated(image: &str) -> BackendError {
 pub(super) fn template_invalid(image: &str, fault: &str) -> BackendError {
     let message =
         format!("The label {} of the image {image} is invalid. {fault}", image::LABEL_TEMPLATE);
-    BackendError::new(Kind::TemplateOutdated, message)
+    BackendError::new(Kind::TemplateInvalid, message)
         .with_fix("Correct the label and build the image again: see docs/image.md.")
 }
 
