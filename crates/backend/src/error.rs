@@ -13,7 +13,7 @@ pub enum BackendErrorKind {
     TemplateMissing,
     /// Something that sandboxes are made from was built for another version of this server.
     TemplateOutdated,
-    /// What describes sandboxes, such as the label of an image, is invalid.
+    /// A description of sandboxes, such as the label of an image, is invalid.
     TemplateInvalid,
     /// The engine answered, and refused.
     Refused,
