@@ -3,11 +3,13 @@
 upstreams cost a run that calls nothing.
 
     tests/bench/calls.py [--engine wasm|docker]... [--binary FILE] [--calls N] [--rounds N] [--runs N]
+                         [--write]
 
 The upstream is a small server of MCP that answers at once. In each round it is called N times from this program and N
 times from one run in a sandbox, one call after another. The first table has the medians of the calls of all rounds,
 and their difference; then the calls a second of one run, one after another and from eight threads. The second table
-compares a small run on a server with upstreams and on one without. No figure is a failure; a wrong answer is.
+compares a small run on a server with upstreams and on one without. No figure is a failure; a wrong answer is. With
+--write the first table goes into docs/performance.md.
 """
 
 import argparse
@@ -19,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import engine as engine_facts
+import report
 from measure import right
 from server import Server
 from turns import compare
@@ -31,6 +35,11 @@ SETTINGS = {
     "SANDBOX_CALLS_PER_RUN": "100000",
     "SANDBOX_CALLS_PER_MINUTE": "0",
 }
+HEAD = ["engine", "from the host", "from a run", "more", "calls a second", "from 8 threads", "n"]
+TEXT = (
+    "A call of a tool of an MCP server over stdio that answers at once, from a client on the host, and by code in a run; "
+    "medians of single calls, one after another. The server's own share of a call is the column *more*"
+)
 CODE = """
 import json, time, tools
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +83,7 @@ class Direct:
         return took
 
 
-def measure(engine: str, server: Server, calls: int, rounds: int) -> None:
+def measure(engine: str, server: Server, calls: int, rounds: int) -> list[str]:
     direct, inside, at_once = Direct(), [], []
     outside: list[float] = []
     for turn in range(rounds):
@@ -90,8 +99,10 @@ def measure(engine: str, server: Server, calls: int, rounds: int) -> None:
     direct.process.kill()
     one, other = statistics.median(outside) * 1e6, statistics.median(inside) * 1e6
     threads = f"{statistics.median(at_once):.0f}" if engine != "wasm" else "no threads"
-    each = f"{one:.0f} us | {other:.0f} us | {other - one:+.0f} us | {1e6 / other:.0f}"
-    print(f"| {engine} | {each} | {threads} | {len(inside)} |", flush=True)
+    more = f"{(other - one) / 1000:.2f} ms"
+    row = [engine, f"{one:.0f} us", f"{other:.0f} us", more, f"{1e6 / other:.0f}", threads, str(len(inside))]
+    print(" | ".join(row), flush=True)
+    return row
 
 
 def small_run(server: Server) -> float:
@@ -107,6 +118,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--write", action="store_true", help="write the first table into docs/performance.md")
     arguments = parser.parse_args()
     binary = arguments.binary.resolve()
     with tempfile.TemporaryDirectory() as text:
@@ -123,13 +135,22 @@ def main() -> None:
                 Server(binary, folder, f"{engine}-calls", with_upstreams),
             )
         try:
-            head = "| engine | from the host | from a run | more | calls a second | from 8 threads | n |"
-            print(head + "\n|---|---:|---:|---:|---:|---:|---:|", flush=True)
-            for engine, (_, server) in servers.items():
+            print(" | ".join(HEAD), flush=True)
+            rows = [
                 measure(engine, server, arguments.calls, arguments.rounds + 1)
+                for engine, (_, server) in servers.items()
+            ]
             for engine, pair in servers.items():
                 print()
                 compare({f"run_python, {engine}": small_run}, pair, ("without upstreams", "with"), arguments.runs)
+            if arguments.write:
+                report.keep(report.APART[1], engine_facts.machine(), {
+                    "program": "tests/bench/calls.py",
+                    "title": "Calls out of a sandbox",
+                    "text": TEXT,
+                    "head": HEAD,
+                    "rows": rows,
+                })
         finally:
             for pair in servers.values():
                 for server in pair:

@@ -15,7 +15,6 @@ import json
 import os
 import tempfile
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 
 import engine
@@ -24,6 +23,10 @@ from measure import right
 from server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
+TEXT = (
+    "The server reads the output of a run in progress once a second, and ten times a second if its caller asks for "
+    "progress. The time is that of the server alone, without the sandboxes, which are plain processes here"
+)
 SILENT = "import time\nwhile True: time.sleep(0.1)"
 PRINTS = "import time\nwhile True: print('x' * 60, flush=True); time.sleep(0.1)"
 
@@ -100,16 +103,17 @@ def main() -> None:
             cost = measure(arguments.binary.resolve(), Path(folder), kind, arguments.runs, arguments.seconds)
             rows[kind] = round(cost * 1000, 3)
             print(f"{kind}: {rows[kind]} ms", flush=True)
-    measured = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "machine": engine.machine(),
-        "runs": arguments.runs,
-        "rows": rows,
-    }
-    print(f"\n{report.output(measured)}")
     if arguments.write:
-        report.OUTPUT.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-        report.write_pages(json.loads((report.OUT / "results.json").read_text(encoding="utf-8")))
+        report.keep(report.APART[0], engine.machine(), {
+            "program": "tests/bench/output.py",
+            "title": "The output of runs in progress",
+            "text": TEXT,
+            "head": [
+                f"{arguments.runs} runs at the same time",
+                "processor time of the server for each second of a run",
+            ],
+            "rows": [[kind, f"{cost:.2f} ms"] for kind, cost in rows.items()],
+        })
 
 
 if __name__ == "__main__":

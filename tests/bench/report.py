@@ -9,6 +9,7 @@ measurement; with --check it only says whether they agree with the results.
 import json
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from importlib import import_module
 from os.path import relpath
 from pathlib import Path
@@ -19,8 +20,8 @@ OUT = Path(__file__).resolve().parent / "out"
 ROOT = next(folder for folder in OUT.parents if (folder / "docs/measured.py").exists())
 PAGE = "docs/performance.md"
 
-# The results of output.py, which is measured apart from the other figures of the page.
-OUTPUT = OUT / "output.json"
+# The results of programs that are measured apart from the other figures of the page, in its order.
+APART = [OUT / "output.json", OUT / "calls.json"]
 
 Results = dict[str, Any]
 
@@ -239,22 +240,23 @@ def page(results: Results) -> str:
         "## All figures\n",
         "\n".join(heading(results)) + "\n",
         *details(results),
-        "## The output of runs in progress\n",
-        output(json.loads(OUTPUT.read_text(encoding="utf-8"))),
+        *(apart(json.loads(path.read_text(encoding="utf-8"))) for path in APART),
     ]
     return "\n".join(parts)
 
 
-def output(results: Results) -> str:
-    """What reading the output of runs in progress costs the server."""
-    head = [f"{results['runs']} runs at the same time", "processor time of the server for each second of a run"]
-    rows = [[kind, f"{cost:.2f} ms"] for kind, cost in results["rows"].items()]
-    text = (
-        "The server reads the output of a run in progress once a second, and ten times a second if its caller asks for "
-        "progress. The time is that of the server alone, without the sandboxes, which are plain processes here: "
-        f"`tests/bench/output.py`, {where(results)}.\n"
-    )
-    return f"{text}\n{table(head, rows)}"
+def apart(results: Results) -> str:
+    """A section of figures that are measured apart."""
+    text = f"{results['text']}: `{results['program']}`, {where(results)}.\n"
+    return f"## {results['title']}\n\n{text}\n{table(results['head'], results['rows'])}"
+
+
+def keep(path: Path, machine: Results, results: Results) -> None:
+    """Stores figures that are measured apart, with the date and the machine, and writes the pages."""
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    stored = {"date": date, "machine": machine} | results
+    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    write_pages(json.loads((OUT / "results.json").read_text(encoding="utf-8")))
 
 
 def where(results: Results) -> str:
