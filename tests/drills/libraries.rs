@@ -33,6 +33,7 @@ const USES: &[(&str, &str)] = &[
     ("html5lib", "html5lib_tables"),
     ("jinja2", "jinja2_template"),
     ("tabulate", "tabulate_tables"),
+    ("pyyaml", "pyyaml_settings"),
     ("tqdm", "tqdm_progress"),
 ];
 
