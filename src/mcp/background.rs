@@ -21,6 +21,7 @@ use std::{
 
 use config::{Config, Toolset};
 use futures::{FutureExt, future::BoxFuture};
+use hyper::http::request::Parts;
 use model::{Approval, RunId, SessionId};
 use parking_lot::Mutex;
 use rmcp::model::CallToolResponse;
@@ -44,6 +45,7 @@ use crate::{
     error::{Error, Result},
     notes::Note,
     progress::Progress,
+    request::RequestMemory,
     session::RunReport,
     sessions::{Opened, Program, ResultPlace, Sessions, Which},
     trace::Parent,
@@ -282,7 +284,11 @@ impl Call {
 
     async fn answer_early(&self, session: &SessionId, run_id: &RunId, answer: CallToolResponse) {
         self.run.began(&self.services.sessions, session, run_id);
-        self.release_memory().await;
+        self.release_message().await;
+        let head = self.context.extensions.get::<Parts>();
+        if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
+            memory.shrink_to(0).await;
+        }
         let early = self.run.early.lock().take();
         if let Some(early) = early {
             // The caller may have left meanwhile: the result is stored all the same.

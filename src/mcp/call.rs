@@ -214,15 +214,6 @@ impl Call {
         }
     }
 
-    /// Drops the message, and releases all memory of the request: its caller has an answer, or waits for long.
-    pub(super) async fn release_memory(&self) {
-        self.release_message().await;
-        let head = self.context.extensions.get::<Parts>();
-        if let Some(memory) = head.and_then(|head| head.extensions.get::<RequestMemory>()) {
-            memory.shrink_to(0).await;
-        }
-    }
-
     /// Maximum number of images in the result: as many as the call, the URL that its client uses and the settings all
     /// allow.
     pub(super) fn inline_images(&self, asked: Option<u64>) -> usize {

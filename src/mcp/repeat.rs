@@ -75,24 +75,24 @@ pub(super) async fn repeated(
     arguments: &JsonObject,
     state: &str,
 ) -> CallToolResponse {
-    // The run may wait for a person for long.
-    call.release_memory().await;
-    let audit = |outcome: &str| {
+    call.release_message().await;
+    let audit = |outcome: &str, run_id: Option<&str>| {
         let begun = audited::begin(&call.services, tool, &WithoutLongTexts(arguments));
         if let Ok(Some(mut entry)) = begun {
-            entry.record.run_id = state.split(SEPARATOR).next().map(str::to_owned);
+            entry.record.run_id = run_id.map(str::to_owned);
             entry.end(outcome);
         }
     };
     match continued(call, state).await {
         Ok((response, reads)) => {
             if reads {
-                audit(OK);
+                audit(OK, state.split(SEPARATOR).next());
             }
             response
         }
         Err(error) => {
-            audit(error.code());
+            // The name in a state that is refused can be any text.
+            audit(error.code(), None);
             failure(&error).into()
         }
     }

@@ -419,6 +419,7 @@ async fn a_repeated_call_is_one_call_in_the_audit_file(on: On) {
     for line in [0, 2] {
         assert_eq!(of("run_python")[line]["run_id"], done["run_id"]);
     }
+    assert_eq!(of("run_python")[1]["run_id"], Value::Null, "the text of a client");
     for (line, decision) in of("crm.create_contact").into_iter().zip(["once", "deny"]) {
         assert_eq!(
             (&line["decision"], &line["decided_by"]),
