@@ -141,7 +141,7 @@ fn call(upstream: &str, tool: &str, arguments: &str) -> Result<String, Failed> {
     Ok(lines.map(|line| if line.ends_with('\n') { line } else { line + "\n" }).collect())
 }
 
-/// The tools that have to do with something. What each takes is in the list of its upstream.
+/// The tools that have to do with something. The arguments of each are in the list of its upstream.
 fn search(words: &str) -> Result<String, Failed> {
     let mut found = entries(&json!({ "op": "search", "query": words, "limit": 20 }))?;
     let mut known = HashMap::new();

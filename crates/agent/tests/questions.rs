@@ -204,7 +204,7 @@ fn the_time_between_a_decision_and_the_answer_counts() {
         agent.ask(2, &Pause { ask: number, over: false }, b"").unwrap();
         wait_for_stop(&agent, true);
         agent.ask(3, &Pause { ask: number, over: true }, b"").unwrap();
-        // Nobody answers.
+        // The question stays without an answer.
         let end = loop {
             let frame = agent.receive();
             if frame.call == 1 && frame.kind == Kind::Reply {

@@ -357,7 +357,7 @@ module.exports = (ask, read) => {
     search: (query, limit = 20) =>
       from(own.search, async () => {
         const { value: found } = await send({ op: 'search', query: String(query), limit });
-        // What each takes is in the list of its upstream, which a call needs as well.
+        // The arguments of a tool are in the list of its upstream, which a call needs as well.
         for (const upstream of new Set(found.map((entry) => entry.upstream))) {
           if (lists.has(upstream)) continue;
           try {

@@ -320,7 +320,7 @@ def _cut(text):
 def search(query, limit=20):
     """Returns the tools that have to do with something, best first."""
     found = _ask({"op": "search", "query": str(query), "limit": limit})["value"]
-    # What each takes is in the list of its upstream, which a call needs as well.
+    # The arguments of a tool are in the list of its upstream, which a call needs as well.
     for upstream in dict.fromkeys(entry["upstream"] for entry in found):
         if upstream not in _known:
             try:
