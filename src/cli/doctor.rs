@@ -3,13 +3,13 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use backend::{Backend, Check, Finding, Limits};
-use config::{
-    Config, Engine, Source, Transport, scratch_bytes,
-    table::{self, Row},
-};
+use config::{Config, Engine, Source, Transport, scratch_bytes, table};
 use protocol::frame::PROTOCOL_VERSION;
 
-use super::{backend, datasets, health, probe::probe, serve::fuel_is_ignored, upstreams};
+use super::{
+    EXIT_UNAVAILABLE, backend, clients, datasets, health, probe::probe, serve::fuel_is_ignored,
+    upstreams,
+};
 use crate::{
     archive::Archive,
     http::{Listener, PortInUse, Tls},
@@ -19,11 +19,28 @@ use crate::{
 };
 
 pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
-    print_line!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION);
-    let backend = match backend(config) {
-        Ok(backend) => backend,
-        Err(code) => return code,
+    let Ok(State { is_healthy, is_served }) = look(config, with_probe).await else {
+        return EXIT_UNAVAILABLE.into();
     };
+    print_line!("\n{}", what_is_next(config, is_healthy, is_served));
+    if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The machine, as the checks found it.
+pub(super) struct State {
+    /// No check has found a fault.
+    pub(super) is_healthy: bool,
+    /// A server answers at the port of these settings.
+    is_served: bool,
+}
+
+/// Makes all checks, and prints the findings.
+///
+/// # Errors
+/// If there is no engine of these settings, which is printed as well.
+pub(super) async fn look(config: &Config, with_probe: bool) -> Result<State, ExitCode> {
+    print_line!("llm-sandbox {}, protocol {}", env!("CARGO_PKG_VERSION"), PROTOCOL_VERSION);
+    let backend = backend(config)?;
     let diagnosable = backend.abilities().diagnosable;
     let remarks = config.remarks.iter().map(|remark| {
         Finding::warning(remark.clone(), "Remove it, or change it as docs/settings.md says.")
@@ -67,17 +84,16 @@ pub(super) async fn doctor(config: &Config, with_probe: bool) -> ExitCode {
     }
     let (port, is_served) = port(config).await;
     checks.push(Check::new("port", port));
-    let mut healthy = report(10, checks);
+    let mut is_healthy = report(10, checks);
     if with_probe
         && let Some(diagnosable) = diagnosable
         && let Some(script) = diagnosable.probe().await
     {
         print_line!("\nInside a sandbox:");
-        healthy &= report(26, probe(config, backend.clone(), script).await);
+        is_healthy &= report(26, probe(config, backend.clone(), script).await);
     }
     backend.close().await;
-    print_line!("\n{}", what_is_next(config, healthy, is_served));
-    if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(State { is_healthy, is_served })
 }
 
 /// The next step after these checks.
@@ -85,15 +101,9 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     if !is_healthy {
         return "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.".into();
     }
-    let option = |name: &str, path: &Option<PathBuf>| match path {
-        Some(path) => {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            format!(" {name} {}", path.display())
-        }
-        None => String::new(),
-    };
-    let program = program() + &option("--config", &config.file);
-    let env_file = option("--env-file", &config.env_file);
+    let [config_file, env_file] = files(config)
+        .map(|option| option.map_or_else(String::new, |(name, path)| format!(" {name} {path}")));
+    let program = program().join(" ") + &config_file;
     // A server that listens on all addresses, as in a container, does not know the address that clients use.
     let known = (!config.http_host.is_unspecified())
         .then(|| SocketAddr::new(config.http_host, config.http_port).to_string());
@@ -110,22 +120,53 @@ fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     }
 }
 
-/// The options with which a client passes on the settings of the environment, without secrets.
-fn options_of(config: &Config) -> String {
-    let is_of_environment = |row: &&Row| {
-        let given = config.given.get(row.name);
-        given.is_some_and(|given| given.source == Source::Environment)
+/// The options that name the files with these settings.
+fn files(config: &Config) -> [Option<(&'static str, String)>; 2] {
+    let option = |name, path: &Option<PathBuf>| {
+        let path = path.as_ref()?;
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Some((name, path.display().to_string()))
     };
-    let rows = table::rows().filter(|row| !row.form.is_secret()).filter(is_of_environment);
-    rows.fold(String::new(), |all, row| all + &format!(" -e {0}=\"${0}\"", row.name))
+    [option("--config", &config.file), option("--env-file", &config.env_file)]
 }
 
-/// The command that starts this program in any folder.
-fn program() -> String {
+/// The settings of the environment, without secrets.
+fn settings_of_environment(config: &Config) -> impl Iterator<Item = (&'static str, &str)> {
+    let rows = table::rows().filter(|row| !row.form.is_secret());
+    let given = rows.filter_map(|row| Some((row.name, config.given.get(row.name)?)));
+    given
+        .filter(|(_, given)| given.source == Source::Environment)
+        .map(|(name, given)| (name, &*given.text))
+}
+
+/// The options with which a client passes on the settings of the environment.
+fn options_of(config: &Config) -> String {
+    settings_of_environment(config)
+        .fold(String::new(), |all, (name, _)| all + &format!(" -e {name}=\"${name}\""))
+}
+
+/// The server with these settings, as a client on this machine starts it.
+pub(super) fn server(config: &Config) -> clients::Server {
+    let path = std::env::current_exe().ok();
+    let command = path.map_or_else(program, |path| clients::command_of(&path));
+    let options = files(config).into_iter().flatten();
+    let options = options.flat_map(|(name, path)| [name.to_owned(), path]);
+    clients::Server {
+        command: command.into_iter().chain(options).collect(),
+        env: settings_of_environment(config)
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    }
+}
+
+/// The command that starts this program in any folder, as short as it was typed.
+fn program() -> Vec<String> {
     let typed = std::env::args_os().next().map(PathBuf::from);
     let is_path = typed.is_some_and(|typed| typed.components().count() > 1);
-    let path = std::env::current_exe().ok().filter(|_| is_path);
-    path.map_or_else(|| env!("CARGO_PKG_NAME").to_owned(), |path| path.display().to_string())
+    let command = std::env::current_exe().ok().map(|path| clients::command_of(&path));
+    command
+        .filter(|command| is_path || command.len() > 1)
+        .unwrap_or_else(|| vec![env!("CARGO_PKG_NAME").to_owned()])
 }
 
 /// The finding about the chosen engine: a fault if neither engine can be used.

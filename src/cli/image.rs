@@ -1,4 +1,4 @@
-//! `llm-sandbox image build`.
+//! `llm-sandbox image build` and `llm-sandbox image pull`.
 
 use std::{
     env, fs, io,
@@ -8,21 +8,76 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backend::{BuildRequest, Recipes};
+use backend::{Backend, BuildRequest, Builder, Recipes};
 use config::Config;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use model::text::human_size;
 
 use super::{BuildArgs, EXIT_UNAVAILABLE, EXIT_USAGE, backend};
 
+/// The published image for this program, if the program was built for a release.
+pub(super) const PUBLISHED: Option<&str> = option_env!("LLM_SANDBOX_PUBLISHED_IMAGE");
+
+/// Provides the image if the engine has none that this program can use: the published one, or else one that is built
+/// here.
+pub(super) async fn provide(config: &Config) -> ExitCode {
+    let backend = match backend(config) {
+        Ok(backend) => backend,
+        Err(code) => return code,
+    };
+    if backend.ready().await.is_ok() {
+        print_line!("The image {} exists.", config.image);
+        return ExitCode::SUCCESS;
+    }
+    if PUBLISHED.is_some() && pull(config, PUBLISHED).await == ExitCode::SUCCESS {
+        return ExitCode::SUCCESS;
+    }
+    build(config, BuildArgs::default()).await
+}
+
+/// Pulls an image, and uses it as the sandbox image.
+pub(super) async fn pull(config: &Config, image: Option<&str>) -> ExitCode {
+    let Some(image) = image else {
+        return fail("this program is of no release, so name the image to pull", EXIT_USAGE);
+    };
+    let backend = match backend(config) {
+        Ok(backend) => backend,
+        Err(code) => return code,
+    };
+    let builder = match builder(config, &*backend) {
+        Ok(builder) => builder,
+        Err(code) => return code,
+    };
+    let started = Instant::now();
+    print_line!("Pulling {image} ...");
+    let mut progress = Progress::new();
+    let pulled = builder.pull(image, &mut |line| progress.line(line)).await;
+    progress.end();
+    match pulled {
+        Ok(()) => {
+            let seconds = started.elapsed().as_secs();
+            print_line!("{} is this image now; it took {seconds} s.", config.image);
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&error.to_string(), EXIT_UNAVAILABLE),
+    }
+}
+
+fn builder<'a>(config: &Config, backend: &'a dyn Backend) -> Result<&'a dyn Builder, ExitCode> {
+    backend.abilities().builder.ok_or_else(|| {
+        let engine = config.engine.as_str();
+        fail(&format!("SANDBOX_ENGINE is {engine}, which needs no image"), EXIT_USAGE)
+    })
+}
+
 pub(super) async fn build(config: &Config, args: BuildArgs) -> ExitCode {
     let backend = match backend(config) {
         Ok(backend) => backend,
         Err(code) => return code,
     };
-    let Some(builder) = backend.abilities().builder else {
-        let engine = config.engine.as_str();
-        return fail(&format!("SANDBOX_ENGINE is {engine}, which needs no image"), EXIT_USAGE);
+    let builder = match builder(config, &*backend) {
+        Ok(builder) => builder,
+        Err(code) => return code,
     };
     let base_image = args.base_image.as_deref();
     let recipes = match args.with.as_deref().map(Recipes::parse).transpose() {

@@ -62,6 +62,7 @@ fn reads_here(command: &Command, transport: Option<&str>) -> bool {
         | Command::Audit { .. }
         | Command::Config { .. }
         | Command::Doctor { .. }
+        | Command::Setup(_)
         | Command::Sessions(_)
         | Command::Token { .. }
         | Command::Health => true,

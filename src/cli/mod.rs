@@ -14,6 +14,7 @@ macro_rules! print_line {
 
 mod audit;
 mod client;
+mod clients;
 mod datasets;
 mod doctor;
 mod guard;
@@ -29,6 +30,7 @@ mod runtime;
 mod serve;
 mod sessions;
 mod settings;
+mod setup;
 mod token;
 #[cfg(feature = "wasm")]
 mod tool;
@@ -74,7 +76,9 @@ enum Command {
     /// Serve MCP over standard input and output, or over HTTP (the default; SANDBOX_TRANSPORT says
     /// which).
     Serve(ServeArgs),
-    /// Build the sandbox image.
+    /// Choose the engine, install what it needs, check it, and say how clients on this machine start the server.
+    Setup(setup::SetupArgs),
+    /// Build or pull the sandbox image.
     Image {
         #[command(subcommand)]
         command: ImageCommand,
@@ -156,6 +160,11 @@ impl Default for Command {
 enum ImageCommand {
     /// Build the sandbox image (SANDBOX_IMAGE) from the files in this program.
     Build(BuildArgs),
+    /// Pull the sandbox image from a registry and use it as SANDBOX_IMAGE. It must be for this version.
+    Pull {
+        /// The image, such as registry.example/llm-sandbox:1.0. Without it, the published image of this version.
+        image: Option<String>,
+    },
 }
 
 /// Options that set what a variable or the settings file would set.
@@ -224,7 +233,7 @@ enum RuntimeCommand {
     Install(runtime::InstallArgs),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 struct BuildArgs {
     /// Recipes that the image gets, separated by commas: documents, r, ruby, lua, more, sql (docs/image.md). Without
     /// this option it keeps those that it has; with an empty list it has none.
@@ -348,6 +357,9 @@ pub fn main() -> ExitCode {
             Command::Image { command: ImageCommand::Build(args) } => {
                 image::build(&config, args).await
             }
+            Command::Image { command: ImageCommand::Pull { image } } => {
+                image::pull(&config, image.as_deref().or(image::PUBLISHED)).await
+            }
             #[cfg(feature = "wasm")]
             Command::Runtime { command: RuntimeCommand::Install(args) } => {
                 runtime::install(&config, args).await
@@ -360,6 +372,7 @@ pub fn main() -> ExitCode {
                 unreachable!("it has run")
             }
             Command::Completion { .. } | Command::Man => unreachable!("it has run"),
+            Command::Setup(args) => setup::setup(config, &args).await,
             Command::Doctor { probe } => doctor::doctor(&config, probe).await,
             Command::Guard { owner, .. } => guard::guard(&config, &owner).await,
             Command::Run(args) => run::run(config, args).await,

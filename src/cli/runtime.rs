@@ -16,16 +16,16 @@ use model::text::human_size;
 
 use super::EXIT_UNAVAILABLE;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct InstallArgs {
     /// File or folder to take the packages from, for a machine without a network; may be repeated. The
     /// command names packages that are missing.
     #[arg(long = "from", value_name = "PATH")]
-    from: Vec<PathBuf>,
+    pub(super) from: Vec<PathBuf>,
 
     /// Do nothing if the runtime is installed and usable.
     #[arg(long)]
-    if_needed: bool,
+    pub(super) if_needed: bool,
 }
 
 #[derive(Debug, Args)]

@@ -45,6 +45,7 @@ mod resources;
 mod runs;
 mod sessions;
 mod settings_files;
+mod setup;
 mod summary;
 mod tasks;
 mod tls;

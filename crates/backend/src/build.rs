@@ -1,10 +1,10 @@
-//! Building the image of sandboxes.
+//! Getting the image of sandboxes.
 
 use futures::future::BoxFuture;
 
 use super::{BackendError, Recipes};
 
-/// Builds the image of a backend's sandboxes.
+/// Builds or pulls the image of a backend's sandboxes.
 pub trait Builder: Send + Sync {
     /// Whether the image exists and was built from the same files, base image and recipes that this program would use
     /// now. Without recipes, those that the image has.
@@ -27,6 +27,17 @@ pub trait Builder: Send + Sync {
         request: BuildRequest<'a>,
         progress: &'a mut (dyn FnMut(&str) + Send),
     ) -> BoxFuture<'a, Result<u64, BackendError>>;
+
+    /// Pulls the image of this name from its registry, and uses it from now on. `progress` receives a line for each
+    /// step of each layer.
+    ///
+    /// # Errors
+    /// If the engine cannot be reached or does not get the image, or the image is not for this version.
+    fn pull<'a>(
+        &'a self,
+        reference: &'a str,
+        progress: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<(), BackendError>>;
 }
 
 /// The parameters of an image build.

@@ -86,6 +86,31 @@ pub async fn choose(config: &Config) -> Choice {
     Choice { instead: choice.instead.filter(|_| cfg!(feature = "wasm")), ..choice }
 }
 
+/// Selects the engine for which this machine lacks the least: Docker if an engine answers, whether or not it has the
+/// image, else the embedded engine.
+pub async fn installable(config: &Config) -> Choice {
+    let docker = async {
+        let backend = of(&Config { engine: Engine::Docker, ..config.clone() })
+            .map_err(|error| error.to_string())?;
+        match backend.ready().await {
+            Ok(()) => Ok("its engine answers, and has the image"),
+            Err(error) => match error.kind {
+                BackendErrorKind::TemplateMissing
+                | BackendErrorKind::TemplateOutdated
+                | BackendErrorKind::TemplateInvalid => Ok("its engine answers"),
+                _ => Err(error.to_string()),
+            },
+        }
+    };
+    let (engine, why) = match timeout(ANSWER_TIMEOUT, docker).await {
+        Ok(Ok(why)) => (Engine::Docker, why.to_owned()),
+        _ if !cfg!(feature = "wasm") => (Engine::Docker, "this program has no other".to_owned()),
+        Ok(Err(why)) => (Engine::Wasm, format!("Docker cannot be used: {why}")),
+        Err(_) => (Engine::Wasm, "Docker did not answer in time".into()),
+    };
+    Choice { engine, why, instead: None }
+}
+
 /// Selects one of two engines, depending on whether they could start a sandbox now. If the embedded engine could not,
 /// Docker is selected without asking it.
 async fn first_ready(

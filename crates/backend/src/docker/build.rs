@@ -22,9 +22,9 @@ use bollard::{
         ListImagesOptionsBuilder, RemoveImageOptions,
     },
 };
-use futures::{StreamExt, future::BoxFuture};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
 
-use super::Docker;
+use super::{Docker, pull::pull_image};
 use crate::{
     Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, Recipes, image, recipes,
 };
@@ -55,6 +55,14 @@ impl Builder for Docker {
             build_image(self, request, progress).await?;
             Ok(self.image_facts().await.ok().flatten().map_or(0, |facts| facts.size))
         })
+    }
+
+    fn pull<'a>(
+        &'a self,
+        reference: &'a str,
+        progress: &'a mut (dyn FnMut(&str) + Send),
+    ) -> BoxFuture<'a, Result<(), BackendError>> {
+        pull_image(self, reference, progress).boxed()
     }
 }
 
@@ -270,7 +278,7 @@ impl Stages {
 
 /// Removes an image if it has no name, and the images that only it is based on. The engine refuses if a container or
 /// another image needs it.
-async fn remove_unnamed(engine: &Engine, id: &str) {
+pub(super) async fn remove_unnamed(engine: &Engine, id: &str) {
     let Ok(image) = engine.inspect_image(id).await else { return };
     let is_empty = |names: Option<Vec<String>>| names.is_none_or(|names| names.is_empty());
     if is_empty(image.repo_tags) && is_empty(image.repo_digests) {

@@ -9,6 +9,7 @@ mod checks;
 mod engine;
 mod found;
 mod owner;
+mod pull;
 
 use std::{collections::HashMap, time::Duration};
 
