@@ -31,7 +31,7 @@ pub(crate) async fn keep_small() {
 fn resident() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * 4096)
+    Some(pages * rustix::param::page_size() as u64)
 }
 
 /// Has large blocks mapped separately, so that they return to the system when they are freed. By default the C library

@@ -238,7 +238,8 @@ fn a_program_that_continues_itself_while_it_waits_for_a_person_gains_no_time() {
         "threading.Thread(target=bursts, daemon=True).start()\nask(b'may I?')",
         "os.fork() or bursts()\nask(b'may I?')",
         "threading.Thread(target=bursts).start()\n\
-         threading.Thread(target=ask, args=[b'may I?']).start()\nctypes.CDLL(None).syscall(60, 0)",
+         threading.Thread(target=ask, args=[b'may I?']).start()\n\
+         ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)",
     ];
     for part in parts {
         let mut agent = agent();

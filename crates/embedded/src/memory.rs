@@ -16,6 +16,7 @@ use std::{
     fs::File,
     io,
     num::NonZeroUsize,
+    ops::Range,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::FileExt,
@@ -31,7 +32,8 @@ use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
 use crate::machine::Machine;
 
-/// Bytes of a page of this machine, the unit of `pagemap`.
+/// Bytes of a page of a state, the unit in which memories are compared and saved. A page of the machine, the unit of
+/// `pagemap`, has one or several: on arm64 there are kernels with pages of 4, 16 and 64 KiB.
 pub(crate) const PAGE: usize = 4096;
 
 /// Bytes of address space that are reserved for a memory with 32-bit addresses.
@@ -209,6 +211,8 @@ pub(crate) fn load(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<w
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
+    /// Number of pages in a page of the machine.
+    per: u32,
     found: Vec<Found>,
     /// Whether the kernel can search for pages itself (Linux 6.7).
     can_scan: bool,
@@ -283,7 +287,9 @@ impl Pages {
     /// Opens `pagemap`. Must be called while files can still be opened.
     pub(crate) fn open() -> io::Result<Self> {
         let file = File::open("/proc/self/pagemap")?;
-        Ok(Self { file, found: vec![Found::default(); MAX_FOUND], can_scan: true, entries: vec![] })
+        let per = u32::try_from(rustix::param::page_size() / PAGE).map_err(io::Error::other)?;
+        let found = vec![Found::default(); MAX_FOUND];
+        Ok(Self { file, per, found, can_scan: true, entries: vec![] })
     }
 
     /// The numbers of the private pages from an address on: those written since they were mapped.
@@ -308,12 +314,16 @@ impl Pages {
         let address = |page: u32| base as u64 + u64::from(page) * PAGE as u64;
         for row in pages.chunk_by(|page, next| page + 1 == *next) {
             let (Some(first), Some(last)) = (row.first(), row.last()) else { continue };
+            let row = whole(*first..last + 1, self.per);
+            if row.is_empty() {
+                continue;
+            }
             // Without an output buffer, the kernel protects all pages of the range.
             let mut scan = Scan {
                 size: size_of::<Scan>() as u64,
                 flags: PROTECT,
-                start: address(*first),
-                end: address(last + 1),
+                start: address(row.start),
+                end: address(row.end),
                 category_mask: WRITTEN,
                 ..Scan::default()
             };
@@ -369,14 +379,26 @@ impl Pages {
     }
 
     fn read(&mut self, base: u64, len: usize) -> io::Result<Vec<u32>> {
-        self.entries.resize(len / PAGE * 8, 0);
-        self.file.read_exact_at(&mut self.entries, (base / PAGE as u64) * 8)?;
-        // Present and neither of a file nor shared, or swapped out.
-        let is_private = |top: u8| top & 0xa0 == 0x80 || top & 0x40 != 0;
-        let tops = self.entries.iter().skip(7).step_by(8);
-        let private = tops.enumerate().filter(|(_, top)| is_private(**top));
-        Ok(private.map(|(page, _)| u32::try_from(page).unwrap_or(u32::MAX)).collect())
+        let page = self.per as usize * PAGE;
+        self.entries.resize(len / page * 8, 0);
+        self.file.read_exact_at(&mut self.entries, (base / page as u64) * 8)?;
+        Ok(private(&self.entries, self.per))
     }
+}
+
+/// The pages of a row that fill pages of the machine, of which each has `per`. The kernel protects no others.
+fn whole(row: Range<u32>, per: u32) -> Range<u32> {
+    row.start.next_multiple_of(per)..row.end / per * per
+}
+
+/// The numbers of the private pages in these entries of `pagemap`, 8 bytes for `per` pages each.
+fn private(entries: &[u8], per: u32) -> Vec<u32> {
+    // Present and neither of a file nor shared, or swapped out.
+    let is_private = |top: u8| top & 0xa0 == 0x80 || top & 0x40 != 0;
+    let firsts = (0..).step_by(per as usize);
+    let entries = firsts.zip(entries.iter().skip(7).step_by(8));
+    let found = entries.filter(|(_, top)| is_private(**top));
+    found.flat_map(|(first, _)| first..first + per).collect()
 }
 
 #[cfg(test)]
@@ -386,41 +408,65 @@ mod tests {
     #[test]
     fn pages_that_are_written_after_they_were_protected_are_found() {
         const COUNT: usize = 3 * MANY;
+        // Pages of this machine.
+        let page = rustix::param::page_size();
+        let all = |numbers: &[usize]| -> Vec<u32> {
+            let per = page / PAGE;
+            let pages = numbers.iter().flat_map(|number| number * per..(number + 1) * per);
+            pages.map(|page| u32::try_from(page).expect("a few")).collect()
+        };
         let file = tempfile::tempfile().expect("a file");
-        file.write_all_at(&vec![7; COUNT * PAGE], 0).expect("written");
+        file.write_all_at(&vec![7; COUNT * page], 0).expect("written");
         // Safety: nothing else uses the file.
         let mut memory = unsafe { memmap2::MmapOptions::new().map_copy(&file) }.expect("memory");
         let base = memory.as_ptr();
         let watch = Watch::open();
-        watch.over(base as u64, (COUNT * PAGE) as u64);
+        watch.over(base as u64, (COUNT * page) as u64);
         let mut pages = Pages::open().expect("Linux");
-        assert!(memory.iter().step_by(PAGE).all(|byte| *byte == 7));
+        assert!(memory.iter().step_by(page).all(|byte| *byte == 7));
         let mut change = |numbers: &[usize]| {
             for number in numbers {
-                memory[number * PAGE] = memory[number * PAGE].wrapping_add(1);
+                memory[number * page] = memory[number * page].wrapping_add(1);
             }
         };
         change(&[3, 4, 100, COUNT - 1]);
-        let last = u32::try_from(COUNT - 1).expect("a few");
-        assert_eq!(pages.written(base, COUNT * PAGE).expect("found"), [3, 4, 100, last]);
-        pages.protect(base, &[3, 4]);
+        let last = COUNT - 1;
+        assert_eq!(pages.written(base, COUNT * page).expect("found"), all(&[3, 4, 100, last]));
+        pages.protect(base, &all(&[3, 4]));
         change(&[4, 5]);
-        let found = pages.written(base, COUNT * PAGE).expect("found");
-        let private = pages.private(base, COUNT * PAGE).expect("found");
-        assert_eq!(private, [3, 4, 5, 100, last]);
+        let found = pages.written(base, COUNT * page).expect("found");
+        let private = pages.private(base, COUNT * page).expect("found");
+        assert_eq!(private, all(&[3, 4, 5, 100, last]));
         // An older kernel reports all private pages.
-        assert!(found == [4, 5, 100, last] || found == private, "{found:?}");
+        assert!(found == all(&[4, 5, 100, last]) || found == private, "{found:?}");
+    }
+
+    #[test]
+    fn a_page_of_the_machine_may_have_several_pages() {
+        // Not there, private, of a file, swapped out.
+        let entries: Vec<u8> =
+            [0, 0x80, 0xa0, 0x40].into_iter().flat_map(|top| [1, 2, 3, 4, 5, 6, 7, top]).collect();
+        assert_eq!(private(&entries, 1), [1, 3]);
+        assert_eq!(private(&entries, 4), [4, 5, 6, 7, 12, 13, 14, 15]);
+        let all: Vec<_> = (16..32).chain(48..64).collect();
+        assert_eq!(private(&entries, 16), all);
+        assert_eq!([whole(3..9, 1), whole(3..9, 4), whole(4..8, 4)], [3..9, 4..8, 4..8]);
+        assert!(whole(5..8, 4).is_empty() && whole(1..3, 16).is_empty());
     }
 
     #[test]
     fn pages_that_were_written_are_found_in_both_ways() {
-        const COUNT: usize = 5000;
+        // Whole pages of the machine.
+        const COUNT: usize = 5008;
         let mut memory = memmap2::MmapMut::map_anon(COUNT * PAGE).expect("memory");
-        let written: Vec<u32> = (0..5000).filter(|page| page % 3 == 1 || *page > 4990).collect();
+        let mut pages = Pages::open().expect("Linux");
+        let of_machine = 0..COUNT as u32 / pages.per;
+        let written = of_machine.filter(|page| page % 3 == 1 || *page > 4990);
+        let written: Vec<u32> =
+            written.flat_map(|page| page * pages.per..(page + 1) * pages.per).collect();
         for page in &written {
             memory[*page as usize * PAGE] = 1;
         }
-        let mut pages = Pages::open().expect("Linux");
         let base = memory.as_ptr() as u64;
         assert!(pages.read(base, COUNT * PAGE).expect("read") == written);
         // If the kernel cannot scan, `private` reads the entries.

@@ -230,7 +230,7 @@ impl Agent {
         let text = read(&self.memory)?;
         let mut pages = text.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
         let (resident, shared) = (pages.next()?, pages.next()?);
-        let bytes = |pages: u64| pages * crate::memory::PAGE as u64;
+        let bytes = |pages: u64| pages * rustix::param::page_size() as u64;
         Some((bytes(resident), bytes(shared)))
     }
 
