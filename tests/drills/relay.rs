@@ -505,7 +505,18 @@ async fn nothing_else_of_the_engine_can_be_reached() {
     // The information about the host has only the fields that a server reads: no name, no registries, no proxies.
     let info = relay.ask("GET", "/info", b"").await.json();
     let known: Vec<_> = info.as_object().expect("an object").keys().cloned().collect();
-    assert_eq!(known, ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"]);
+    let read = [
+        "CgroupVersion",
+        "CpuCfsQuota",
+        "DefaultRuntime",
+        "MemoryLimit",
+        "NCPU",
+        "PidsLimit",
+        "Runtimes",
+        "SecurityOptions",
+        "SwapLimit",
+    ];
+    assert_eq!(known, read);
 }
 
 #[tokio::test(flavor = "multi_thread")]

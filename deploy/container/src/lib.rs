@@ -2,7 +2,7 @@
 //! others, so both use this crate.
 //!
 //! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: the allowed system calls.
-//! - [`dataset`]: folders of the host that it can read. [`host`]: the engine's host, on which the description depends. [`uid`]: the user id of each container.
+//! - [`dataset`]: folders of the host that it can read. [`host`]: the engine and its host, on which the description depends. [`uid`]: the user id of each container.
 //! - [`owner`]: the server of a container, as its label says. [`defaults`]: defaults of the settings for containers.
 
 mod dataset;
@@ -22,7 +22,7 @@ pub use self::{
         Dataset, EMPTY_VOLUME, View, dataset_danger, dataset_folder, empty_volume, is_dataset_name,
         named_folder,
     },
-    host::Host,
+    host::{HOST_FIELDS, Host, Product, Settable},
     options::{Container, PACKAGES, Purpose, agent_arguments, create_body},
     owner::{Owner, UnknownForm},
     uid::{GID, UIDS, Uid},

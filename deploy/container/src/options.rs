@@ -289,6 +289,10 @@ const READ_ONLY: &[&str] =
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use serde_json::json;
+
     use super::*;
     use crate::View;
 
@@ -300,7 +304,8 @@ mod tests {
         storage: Storage::Memory,
     };
 
-    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+    static HOST: LazyLock<Host> =
+        LazyLock::new(|| Host::of(&json!({ "NCPU": 2, "CgroupVersion": "2" }), &json!({})));
 
     fn body(limits: Limits) -> ContainerCreateBody {
         let container = Container {

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use sandbox_container::{Host, LABEL_OWNER, Owner, SETTLING, empty_volume};
+use sandbox_container::{HOST_FIELDS, Host, LABEL_OWNER, Owner, SETTLING, empty_volume};
 
 use super::{
     Shared,
@@ -88,13 +88,12 @@ impl Shared {
 
     /// The facts about the engine and its host that a server uses.
     async fn info(&self) -> Result<Answer, Refused> {
-        const KEPT: [&str; 5] =
-            ["CgroupVersion", "DefaultRuntime", "NCPU", "Runtimes", "SecurityOptions"];
+        const KEPT: [&str; 2] = ["DefaultRuntime", "Runtimes"];
         let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
         let mut info: Value =
             serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
         if let Some(info) = info.as_object_mut().filter(|_| response.status().is_success()) {
-            info.retain(|name, _| KEPT.contains(&&**name));
+            info.retain(|name, _| KEPT.iter().chain(&HOST_FIELDS).any(|kept| kept == name));
         }
         Ok(json_answer(response.status(), &info))
     }
@@ -130,12 +129,16 @@ impl Shared {
 
     pub(super) async fn host(&self) -> Result<Host, Refused> {
         let ask = async {
-            let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
-            let info: Value =
-                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
-            Ok(Host::new(info["NCPU"].as_f64(), info["CgroupVersion"].as_str()))
+            let (info, version) = (self.value(&Request::Info), self.value(&Request::Version));
+            Ok(Host::of(&info.await?, &version.await?))
         };
         self.host.get_or_try_init(|| ask).await.copied()
+    }
+
+    /// The engine's answer, if it is JSON.
+    async fn value(&self, request: &Request) -> Result<Value, Refused> {
+        let response = whole(self.engine.ask(request, None).await?).await?;
+        Ok(serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?)
     }
 }
 

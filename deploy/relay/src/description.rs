@@ -107,12 +107,15 @@ fn fetcher<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use serde_json::json;
 
     use super::*;
 
     const NAME: &str = "llm-sandbox-u50123";
-    const HOST: Host = Host { cpus: 2.0, counts_internet_sockets: true };
+    static HOST: LazyLock<Host> =
+        LazyLock::new(|| Host::of(&json!({ "NCPU": 2, "CgroupVersion": "2" }), &json!({})));
 
     fn settings() -> Settings {
         Settings::parse([]).expect("the defaults are valid")

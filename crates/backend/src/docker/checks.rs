@@ -31,7 +31,7 @@ impl Docker {
             Check::new("cgroup", self.cgroup(facts)),
             Check::new("seccomp", seccomp(facts.seccomp)),
             Check::new("runtime", self.runtime_check(facts)),
-            Check::new("cpus", cpus(limits.cpus, facts.cpus)),
+            Check::new("cpus", cpus(limits.cpus, facts.host.cpus)),
             Check::new("image", self.image_check().await),
         ];
         let gpus = (!self.gpus.is_empty()).then(|| Check::new("gpus", gpus(&self.gpus, facts)));

@@ -1,61 +1,19 @@
-//! Finding the engine, reading its properties, and explaining its errors.
+//! Finding the engine, reading its images' properties, and explaining its errors.
 
 use std::{env, io, path::PathBuf, sync::Arc};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 use model::{Dataset, DatasetSource};
-use sandbox_container::{Host, UIDS};
+use sandbox_container::UIDS;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::facts::EngineFacts;
 use crate::{BackendError, BackendErrorKind as Kind, Recipes, Template, image};
 
 /// Longest wait for the first byte of an answer, in seconds. Engines can be slow, but no call of this program takes
 /// that long.
 const TIMEOUT_S: u64 = 60;
-
-/// Properties of an engine.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct EngineFacts {
-    /// Product and version, for people.
-    pub version: String,
-    /// API version, such as 1.45.
-    pub api: String,
-    /// Version of cgroups, `1` or `2`.
-    pub cgroup: String,
-    /// Names of the runtimes.
-    pub runtimes: Vec<String>,
-    /// The runtime of a container that names none.
-    pub default_runtime: String,
-    /// Processors of the engine's host.
-    pub cpus: f64,
-    /// Whether the kernel filters system calls.
-    pub seccomp: bool,
-    /// CDI names of the devices that the engine knows; `None` if it does not list them.
-    pub devices: Option<Vec<String>>,
-    /// The folder of the engine's host in which it has images and volumes.
-    pub folder: String,
-}
-
-impl EngineFacts {
-    /// The properties on which containers depend.
-    pub(super) fn host(&self) -> Host {
-        Host::new(Some(self.cpus), Some(&self.cgroup))
-    }
-
-    /// Whether sandboxes have TCP and UDP sockets, for connections within themselves: only if the host counts the
-    /// memory of sockets towards their limit.
-    pub(super) fn allows_internet_sockets(&self) -> bool {
-        self.host().counts_internet_sockets
-    }
-
-    /// Whether the engine has this runtime, or may have it: a runtime with the name of a shim, such as
-    /// `io.containerd.kata.v2`, is looked up by the engine only when it is used.
-    pub(super) fn may_have_runtime(&self, name: &str) -> bool {
-        let is_shim = name.contains('.') && !name.starts_with('.') && !name.contains('/');
-        is_shim || self.runtimes.iter().any(|runtime| runtime == name)
-    }
-}
 
 /// Properties of an image.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,38 +73,6 @@ fn context_host() -> Option<String> {
     let hash = hex::encode(Sha256::digest(&name));
     let meta = read(folder.join("contexts/meta").join(hash).join("meta.json"))?;
     Some(meta["Endpoints"]["docker"]["Host"].as_str()?.to_owned())
-}
-
-pub(super) async fn facts(engine: &Docker) -> Result<EngineFacts, Error> {
-    let info = engine.info().await?;
-    let version = engine.version().await?;
-    let text = |value: Option<String>| value.unwrap_or_else(|| "unknown".into());
-    let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
-    runtimes.sort_unstable();
-    Ok(EngineFacts {
-        version: format!(
-            "{} {}",
-            version.platform.map_or_else(|| "Docker".into(), |platform| platform.name),
-            text(version.version)
-        )
-        .trim()
-        .to_owned(),
-        api: text(version.api_version),
-        cgroup: info.cgroup_version.map_or_else(|| "unknown".into(), |version| version.to_string()),
-        runtimes,
-        default_runtime: text(info.default_runtime),
-        folder: text(info.docker_root_dir),
-        devices: info
-            .discovered_devices
-            .map(|all| all.into_iter().filter_map(|it| it.id).collect()),
-        #[expect(clippy::cast_precision_loss, reason = "no host has that many processors")]
-        cpus: info.ncpu.map_or(1.0, |cpus| cpus as f64),
-        seccomp: info
-            .security_options
-            .unwrap_or_default()
-            .iter()
-            .any(|option| option.starts_with("name=seccomp")),
-    })
 }
 
 pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<ImageFacts>, Error> {

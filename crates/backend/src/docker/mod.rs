@@ -7,6 +7,7 @@
 mod build;
 mod checks;
 mod engine;
+mod facts;
 mod found;
 mod owner;
 mod pull;
@@ -32,7 +33,7 @@ use sandbox_container::{
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
-use self::engine::{EngineFacts, ImageFacts};
+use self::{engine::ImageFacts, facts::EngineFacts};
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Greeting,
     Limits, ListedSandbox, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec,
@@ -135,7 +136,7 @@ impl Docker {
         self.connection
             .get_or_try_init(|| async {
                 let engine = engine::connect().map_err(|error| self.explain(error))?;
-                let facts = engine::facts(&engine).await.map_err(|error| self.explain(error))?;
+                let facts = facts::read(&engine).await.map_err(|error| self.explain(error))?;
                 Ok(Connection { engine, facts, empty: Mutex::default() })
             })
             .await
@@ -252,7 +253,7 @@ impl Docker {
         for _ in 0..MAX_UIDS_TRIED {
             let uid = Uid::random();
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = create_body(&container, &facts.host(), uid);
+            let body = create_body(&container, &facts.host, uid);
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
                 Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
@@ -406,7 +407,7 @@ impl Backend for Docker {
                 && !facts.may_have_runtime(runtime)
             {
                 // A runtime may have been registered since the engine was first asked.
-                let facts = self.in_time(engine::facts(engine)).await?;
+                let facts = self.in_time(facts::read(engine)).await?;
                 if !facts.may_have_runtime(runtime) {
                     return Err(engine::runtime_missing(runtime, &facts));
                 }
@@ -472,7 +473,7 @@ impl Diagnosable for Docker {
             let facts = json!({
                 "uids": [UIDS.start(), UIDS.end()],
                 "internet_sockets": facts.allows_internet_sockets(),
-                "host_cpus": facts.cpus,
+                "host_cpus": facts.host.cpus,
                 "gvisor": self.is_gvisor(facts),
             });
             Some(Probe { script: PROBE, facts })
