@@ -8,7 +8,7 @@ use bollard_stubs::models::{
 };
 use protocol::limits::DATASETS;
 
-use crate::{APP, LABEL_APP};
+use crate::{APP, Host, LABEL_APP};
 
 /// The maximum length of a name.
 const MAX_NAME: usize = 64;
@@ -18,6 +18,9 @@ const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Folders that have sockets of the system, such as the container engine's, or all files of the machine.
 const TOO_WIDE: [&str; 5] = ["/", "/run", "/var", "/var/run", "/var/lib/docker"];
+
+/// The SELinux label of files that all containers may use. The engine gives it to each volume.
+const SHARED_LABEL: &str = "system_u:object_r:container_file_t:s0";
 
 /// The name of a volume that is always empty, on engines whose containers have datasets.
 pub const EMPTY_VOLUME: &str = "llm-sandbox-empty";
@@ -51,19 +54,25 @@ pub enum View {
         /// The path of the empty volume on the host.
         empty: String,
     },
-    /// The folder itself, so that each change is seen at once.
+    /// The folder itself, so that each change is seen at once. With SELinux, containers may not read it.
     Live,
 }
 
 impl Dataset {
     /// The mount of the dataset, which can only be read.
-    pub(crate) fn mount(&self) -> Mount {
+    pub(crate) fn mount(&self, host: &Host) -> Mount {
         let path = self.path.to_string_lossy();
         let mount = Mount { target: Some(format!("{DATASETS}/{}", self.name)), ..Mount::default() };
         match &self.view {
             View::Own { empty } => {
                 // Without an upper layer the file system is read-only, and then it must have two lower ones.
-                let layers = format!("ro,nosuid,nodev,noexec,lowerdir={path}:{empty}");
+                let mut layers = format!("ro,nosuid,nodev,noexec,lowerdir={path}:{empty}");
+                if host.selinux {
+                    // All files in the mount have this label, whatever theirs is on the host, which does not change. The
+                    // engine would label the files of a volume itself, and fails where that changes anything, because
+                    // the mount is read-only.
+                    layers = format!("{layers},context={SHARED_LABEL}");
+                }
                 let options = [("type", "overlay"), ("device", "overlay"), ("o", &layers)];
                 let options = options.map(|(name, value)| (name.to_owned(), value.to_owned()));
                 let driver = MountVolumeOptionsDriverConfig {

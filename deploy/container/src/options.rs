@@ -131,10 +131,10 @@ const LABEL_ANONYMOUS: &str = "com.docker.volume.anonymous";
 
 /// The mounts of a container: its data area, if that is on disk, and its datasets. The engine removes volumes together
 /// with their container. By their labels a sweep finds those that an engine which was killed has left behind.
-fn mounts(container: &Container) -> Vec<Mount> {
+fn mounts(container: &Container, host: &Host) -> Vec<Mount> {
     let data = (container.limits.storage == Storage::Disk).then(volume);
-    let mut all: Vec<_> =
-        data.into_iter().chain(container.datasets.iter().map(Dataset::mount)).collect();
+    let datasets = container.datasets.iter().map(|dataset| dataset.mount(host));
+    let mut all: Vec<_> = data.into_iter().chain(datasets).collect();
     for options in all.iter_mut().filter_map(|mount| mount.volume_options.as_mut()) {
         // The engine sets this label only if it is asked for a volume alone.
         let anonymous = (LABEL_ANONYMOUS.to_owned(), String::new());
@@ -224,7 +224,7 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
             // Not nproc: the limit of processes above counts all processes and threads.
         ]),
         device_requests: Some(devices(container)).filter(|devices| !devices.is_empty()),
-        mounts: Some(mounts(container)).filter(|mounts| !mounts.is_empty()),
+        mounts: Some(mounts(container, host)).filter(|mounts| !mounts.is_empty()),
         tmpfs: Some(
             [("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777"))]
                 .into_iter()
@@ -366,7 +366,7 @@ mod tests {
         };
         let project =
             Dataset { name: "shop".into(), path: "/home/ann/shop".into(), view: View::Live };
-        let with = |datasets: &[Dataset]| {
+        let with = |datasets: &[Dataset], host: &Host| {
             let container = Container {
                 session: "sess_0123456789ab",
                 owner: &"v1/boot/1/2/3".parse().expect("valid"),
@@ -378,13 +378,27 @@ mod tests {
                 devices: &[],
                 purpose: Purpose::Session { packages: None },
             };
-            create_body(&container, &HOST, Uid::fixed(50_123))
+            create_body(&container, host, Uid::fixed(50_123))
         };
-        let mut body = with(&[sales, project]);
+        let selinux = with(std::slice::from_ref(&sales), &Host { selinux: true, ..*HOST });
+        let [mount] = &selinux.host_config.expect("set").mounts.expect("a mount")[..] else {
+            panic!("one mount")
+        };
+        let volume = mount.volume_options.clone().expect("a volume");
+        let layers = volume.driver_config.expect("set").options.expect("set").remove("o");
+        // Without a comma in the label, it needs no quotes.
+        assert_eq!(
+            layers.as_deref(),
+            Some(
+                "ro,nosuid,nodev,noexec,lowerdir=/srv/exports:/var/lib/docker/volumes/llm-sandbox-empty/_data,\
+                 context=system_u:object_r:container_file_t:s0"
+            )
+        );
+        let mut body = with(&[sales, project], &HOST);
         let mounts = body.host_config.as_mut().and_then(|it| it.mounts.take());
         let mounts = serde_json::to_value(mounts).expect("serializes");
         insta::assert_json_snapshot!(mounts);
-        assert_eq!(body, with(&[]));
+        assert_eq!(body, with(&[], &HOST));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use bollard::{Docker, errors::Error};
 use bytes::BytesMut;
 use futures::TryStreamExt;
+use model::DatasetSource;
 use sandbox_container::{Host, Product};
 use serde_json::Value;
 
@@ -65,6 +66,12 @@ impl EngineFacts {
     /// memory of sockets towards their limit.
     pub(super) fn allows_internet_sockets(&self) -> bool {
         self.host.counts_internet_sockets
+    }
+
+    /// Whether containers get the folder of a dataset itself: one of the client's roots, whose changes are to be seen at
+    /// once. With SELinux they may not read it, and its label is the user's: they get a file system of its own over it.
+    pub(super) fn mounts_itself(&self, source: &DatasetSource) -> bool {
+        matches!(source, DatasetSource::Root(_)) && !self.host.selinux
     }
 
     /// Whether the engine has this runtime, or may have it: a runtime with the name of a shim, such as
@@ -133,6 +140,15 @@ mod tests {
         assert_eq!(facts.default_runtime, "crun");
         assert_eq!(facts.folder, "/var/lib/containers/storage");
         assert!(facts.seccomp);
+    }
+
+    #[test]
+    fn the_folder_of_a_client_is_mounted_itself_unless_selinux_would_deny_it() {
+        let (root, folder) = (DatasetSource::Root("/a".into()), DatasetSource::Folder("/a".into()));
+        let plain = facts(r#"{ "SecurityOptions": ["name=seccomp,profile=builtin"] }"#, "{}");
+        let selinux = facts(r#"{ "SecurityOptions": ["name=seccomp", "name=selinux"] }"#, "{}");
+        assert!(plain.mounts_itself(&root) && !selinux.mounts_itself(&root));
+        assert!(!plain.mounts_itself(&folder) && !selinux.mounts_itself(&folder));
     }
 
     #[test]

@@ -265,13 +265,14 @@ impl Docker {
 
     /// The mounts of a sandbox's datasets.
     async fn datasets(&self, spec: &Spec) -> Result<Vec<sandbox_container::Dataset>, BackendError> {
+        let Connection { facts, .. } = self.connection().await?;
         let mut mounts = vec![];
         for dataset in &spec.datasets {
-            let (path, view) = match &dataset.source {
-                DatasetSource::Folder(path) => (path, View::Own { empty: self.empty().await? }),
-                DatasetSource::Root(path) => (path, View::Live),
-                DatasetSource::Volume(_) => return Err(dataset_needs_path(&dataset.name)),
+            let (DatasetSource::Folder(path) | DatasetSource::Root(path)) = &dataset.source else {
+                return Err(dataset_needs_path(&dataset.name));
             };
+            let is_live = facts.mounts_itself(&dataset.source);
+            let view = if is_live { View::Live } else { View::Own { empty: self.empty().await? } };
             let (name, path) = (dataset.name.to_string(), path.clone());
             mounts.push(sandbox_container::Dataset { name, path, view });
         }
