@@ -460,7 +460,7 @@ mod tests {
         const COUNT: usize = 5008;
         let mut memory = memmap2::MmapMut::map_anon(COUNT * PAGE).expect("memory");
         let mut pages = Pages::open().expect("Linux");
-        let of_machine = 0..COUNT as u32 / pages.per;
+        let of_machine = 0..u32::try_from(COUNT).expect("a few") / pages.per;
         let written = of_machine.filter(|page| page % 3 == 1 || *page > 4990);
         let written: Vec<u32> =
             written.flat_map(|page| page * pages.per..(page + 1) * pages.per).collect();
