@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// The calls that the agent, Python 3.13 with its libraries, and Node 24 were seen to make on arm64 (under QEMU):
+    /// The calls that the agent, Python 3.13 with NumPy, pandas and PyArrow, and Node 24 were seen to make on arm64 (under QEMU):
     /// starting, importing the libraries, files of every kind, processes, threads, queues, timers, sockets of their own.
     const MADE: &str = "bind brk capget chdir clock_getres clock_gettime clock_nanosleep clone close close_range copy_file_range \
         dup3 epoll_create1 epoll_ctl epoll_pwait eventfd2 execve exit exit_group faccessat fadvise64 fallocate \
