@@ -98,7 +98,12 @@ find_engine() {
     for candidate in '' \
         "unix://$DEFAULT_SOCKET" \
         "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/docker.sock" \
-        "unix://${HOME:-/root}/.docker/run/docker.sock"; do
+        "unix://${HOME:-/root}/.docker/run/docker.sock" \
+        "${CONTAINER_HOST:-unix:///nonexistent}" \
+        "unix://${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/podman/podman.sock" \
+        unix:///run/podman/podman.sock; do
+        # The server opens no others, such as ssh:// in CONTAINER_HOST.
+        case $candidate in '' | unix://* | tcp://*) ;; *) continue ;; esac
         if answers "$candidate"; then
             # Empty means that the client finds the engine by itself.
             if [ -n "$candidate" ]; then export DOCKER_HOST=$candidate; fi

@@ -556,6 +556,71 @@ async fn what_stops_a_script_from_running_is_told_once() {
     assert_eq!(err(&output).lines().count(), 1, "{}", err(&output));
 }
 
+/// A Podman engine that answers each request, and refuses each container with its whole description.
+async fn refusing_engine(
+    request: axum::extract::Request,
+    protocol: String,
+) -> axum::response::Response {
+    use axum::{Json, http::StatusCode, response::IntoResponse};
+    let path = request.uri().path().to_owned();
+    if path.ends_with("/containers/create") {
+        let message =
+            format!("container create: open {{{}}}: no rights", "\n  \"a\": 1,".repeat(999));
+        let body = json!({ "cause": "x", "message": message, "response": 500 });
+        return (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response();
+    }
+    let labels = json!({ "llm-sandbox.protocol": protocol });
+    Json(match path.rsplit('/').next() {
+        Some("version") => json!({
+            "Version": "5.4.2", "ApiVersion": "1.41",
+            "Components": [{ "Name": "Podman Engine", "Version": "5.4.2" }],
+        }),
+        Some("info") if path.contains("libpod") => json!({ "host": {
+            "cgroupControllers": ["memory", "pids"],
+            "idMappings": { "uidmap": [{ "container_id": 0, "host_id": 1, "size": 65_537 }] },
+        } }),
+        Some("info") => json!({
+            "NCPU": 2, "CgroupVersion": "2", "Rootless": true,
+            "SecurityOptions": ["name=seccomp,profile=default"],
+            "DefaultRuntime": "crun", "Runtimes": { "crun": { "path": "crun" } },
+        }),
+        _ => json!({ "Id": "sha256:0", "Size": 1, "Config": { "Labels": labels } }),
+    })
+    .into_response()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_tries_a_sandbox_and_tells_in_one_line_why_none_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("podman.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let dead = [("DOCKER_HOST", "unix:///nowhere/docker.sock"), ("SANDBOX_ENGINE", "docker")];
+    let told = out(&run_to(1, folder.path(), &dead, &["doctor"]).await);
+    let first = told.lines().next().unwrap_or_default();
+    let protocol = first.rsplit(' ').next().unwrap_or_default().to_owned();
+    let app =
+        axum::Router::new().fallback(move |request| refusing_engine(request, protocol.clone()));
+    let serving = tokio::spawn(async move { axum::serve(listener, app).await });
+    let host = format!("unix://{}", socket.display());
+    let settings = [
+        ("DOCKER_HOST", &*host),
+        ("SANDBOX_ENGINE", "docker"),
+        ("XDG_RUNTIME_DIR", folder.path().to_str().unwrap()),
+    ];
+    let output = run_to(1, folder.path(), &settings, &["doctor"]).await;
+    let told = out(&output);
+    let engine = format!("ok    engine     Podman 5.4.2, rootless, at {host}\n");
+    assert!(told.contains(&engine), "{told}");
+    assert!(told.contains("warn  limits     the engine cannot limit processors\n"), "{told}");
+    let line = told.lines().find(|line| line.starts_with("FAIL  start ")).unwrap_or_default();
+    assert!(line.contains("no sandbox starts: ") && line.contains("no rights"), "{told}");
+    assert!(told.lines().all(|line| line.len() < 500), "{told}");
+    // The file for the engine has been removed.
+    let left = fs::read_dir(folder.path()).unwrap().flatten().map(|found| found.file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().contains("profiles")));
+    serving.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_ends_with_what_to_do_next() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use bollard_stubs::models::{
 };
 use protocol::limits::DATASETS;
 
-use crate::{APP, Host, LABEL_APP};
+use crate::{APP, Host, LABEL_APP, Product};
 
 /// The maximum length of a name.
 const MAX_NAME: usize = 64;
@@ -64,7 +64,8 @@ impl Dataset {
         let path = self.path.to_string_lossy();
         let mount = Mount { target: Some(format!("{DATASETS}/{}", self.name)), ..Mount::default() };
         match &self.view {
-            View::Own { empty } => {
+            // Podman ignores the options of a volume that a mount describes.
+            View::Own { empty } if host.product != Product::Podman => {
                 // Without an upper layer the file system is read-only, and then it must have two lower ones.
                 let mut layers = format!("ro,nosuid,nodev,noexec,lowerdir={path}:{empty}");
                 if host.selinux {
@@ -91,7 +92,7 @@ impl Dataset {
             }
             // The engine has no options `nosuid`, `nodev` and `noexec` for it: programs cannot gain rights
             // (`no-new-privileges`), and use no device but those of every container.
-            View::Live => Mount {
+            View::Own { .. } | View::Live => Mount {
                 typ: Some(MountType::BIND),
                 source: Some(path.into_owned()),
                 read_only: Some(true),

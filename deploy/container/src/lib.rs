@@ -3,13 +3,14 @@
 //!
 //! - [`options`]: the whole description, with a reason for each line. [`seccomp`]: the allowed system calls.
 //! - [`dataset`]: folders of the host that it can read. [`host`]: the engine and its host, on which the description depends. [`uid`]: the user id of each container.
-//! - [`owner`]: the server of a container, as its label says. [`defaults`]: defaults of the settings for containers.
+//! - [`profiles`]: files of system calls, for an engine that reads them. [`owner`]: the server of a container, as its label says. [`defaults`]: defaults of the settings for containers.
 
 mod dataset;
 pub mod defaults;
 mod host;
 mod options;
 mod owner;
+mod profiles;
 mod seccomp;
 mod uid;
 
@@ -22,10 +23,11 @@ pub use self::{
         Dataset, EMPTY_VOLUME, View, dataset_danger, dataset_folder, empty_volume, is_dataset_name,
         named_folder,
     },
-    host::{HOST_FIELDS, Host, Product, Settable},
+    host::{HOST_FIELDS, Host, PODMAN_INFO, Product, Settable, add_podman_info, has_podman_info},
     options::{Container, PACKAGES, Purpose, agent_arguments, create_body},
     owner::{Owner, UnknownForm},
-    uid::{GID, UIDS, Uid},
+    profiles::Profiles,
+    uid::{GID, UIDS, Uid, uids_below},
 };
 
 /// Label: the program of the container, which is always [`APP`].

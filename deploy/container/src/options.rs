@@ -10,7 +10,7 @@ use protocol::limits::MAX_FILES;
 
 use crate::{
     AGENT, APP, Dataset, Host, LABEL_APP, LABEL_FETCHER, LABEL_HOLD, LABEL_OWNER, LABEL_SESSION,
-    Limits, Owner, Storage, Uid, scratch_bytes, seccomp, uid::GID,
+    Limits, Owner, Product, Settable, Storage, Uid, scratch_bytes, seccomp, uid::GID,
 };
 
 /// The parameters of a container.
@@ -54,6 +54,9 @@ pub enum Purpose<'a> {
 /// The folder in which packages are installed while a sandbox runs: interpreters search it last.
 pub const PACKAGES: &str = "/opt/packages";
 
+/// The option for the allowed system calls, before the profile or its path.
+pub(crate) const SECCOMP: &str = "seccomp=";
+
 /// The maximum number of files and folders of packages.
 const MAX_PACKAGE_FILES: u32 = 32_768;
 
@@ -64,6 +67,7 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
     // Without this, BLAS starts a thread for each processor it sees and then waits for its quota: 25 times slower on
     // one of two.
     let threads = cpus.ceil().max(1.0);
+    let is_podman = host.product == Product::Podman;
     // Without a network pip retries for minutes before it says so.
     let no_index = matches!(container.purpose, Purpose::Session { .. });
     let no_index = no_index.then(|| "PIP_NO_INDEX=1".into());
@@ -71,7 +75,7 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         image: Some(container.image.to_owned()),
         // A derived image may have another entrypoint; a sandbox always starts the agent.
         entrypoint: Some(vec![AGENT.into()]),
-        cmd: Some(agent_arguments(&container.limits)),
+        cmd: Some(arguments(&container.limits, is_podman)),
         user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),
         hostname: Some("sandbox".into()),
@@ -95,7 +99,9 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         // PID 1 ignores a SIGTERM it has no handler for; the engine would wait ten seconds.
         stop_signal: Some("SIGKILL".into()),
         stop_timeout: Some(1),
-        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
+        // Podman takes this for the command of a check.
+        healthcheck: (!is_podman)
+            .then(|| HealthConfig { test: Some(vec!["NONE".into()]), ..Default::default() }),
         host_config: Some(HostConfig {
             runtime: container.runtime.map(str::to_owned),
             ..host_config(container, host, cpus, uid)
@@ -113,6 +119,16 @@ pub fn agent_arguments(limits: &Limits) -> Vec<String> {
             ["--max-bytes", &bytes, "--max-inodes", &files].map(str::to_owned).into()
         }
     }
+}
+
+/// The arguments of the agent on this engine. On Podman it also counts the files in memory: Podman knows no limit of
+/// the files of a tmpfs.
+fn arguments(limits: &Limits, is_podman: bool) -> Vec<String> {
+    let mut all = agent_arguments(limits);
+    if is_podman && all.is_empty() {
+        all.extend(["--max-inodes".into(), MAX_FILES.to_string()]);
+    }
+    all
 }
 
 /// A data area on disk: an anonymous volume. It cannot be mounted with `noexec`, `nosuid` or `nodev`: the container has
@@ -173,11 +189,24 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
         Purpose::Fetcher { network } => (network, true, None),
     };
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let tmpfs = |size: u64, rest: &str| {
+    let is_podman = host.product == Product::Podman;
+    let tmpfs = |size: u64, files: u32, mode: &str, is_own: bool| {
+        if is_podman {
+            // Podman knows neither a limit of files nor an owner, and without `notmpcopyup` takes owner and mode from
+            // the image. The container has no second user.
+            let mode = if is_own { "0777" } else { mode };
+            return format!("nosuid,nodev,size={size},notmpcopyup,mode={mode}");
+        }
         // Every file costs the host a kibibyte, even when it is empty.
-        // nodev and nosuid are defaults, written out; noexec prevents that users run binaries of their own.
-        format!("rw,noexec,nosuid,nodev,size={size},nr_inodes={MAX_FILES},{rest}")
+        let owner = if is_own { format!(",uid={uid},gid={GID}") } else { String::new() };
+        // nodev and nosuid are defaults, written out.
+        format!("nosuid,nodev,size={size},nr_inodes={files},mode={mode}{owner}")
     };
+    // noexec prevents that users run binaries of their own.
+    let scratch = |size: u64, mode: &str, is_own: bool| {
+        format!("rw,noexec,{}", tmpfs(size, MAX_FILES, mode, is_own))
+    };
+    let Settable { memory, swap, cpus: can_set_cpus, pids } = host.settable;
     let limit = |name: &str, value: u64| ResourcesUlimits {
         name: Some(name.into()),
         soft: Some(bytes(value)),
@@ -194,51 +223,66 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
         log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
         readonly_rootfs: Some(true),
         cap_drop: Some(vec!["ALL".into()]),
-        security_opt: Some(vec![
-            "no-new-privileges:true".into(),
-            format!("seccomp={}", seccomp::profile(internet)),
-        ]),
+        security_opt: Some(
+            ["no-new-privileges:true".into(), format!("{SECCOMP}{}", seccomp::profile(internet))]
+                .into_iter()
+                // Podman adds to its own list of paths only what this option names.
+                .chain(is_podman.then(|| format!("mask={}", MASKED.join(":"))))
+                .collect(),
+        ),
         // Not "none": multiprocessing needs /dev/shm.
         ipc_mode: Some("private".into()),
         shm_size: Some(bytes(scratch_bytes(limits.memory))),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
-        memory: Some(bytes(limits.memory)),
+        memory: memory.then(|| bytes(limits.memory)),
         // Equal to memory, which means no swap.
-        memory_swap: Some(bytes(limits.memory)),
+        memory_swap: swap.then(|| bytes(limits.memory)),
         #[expect(clippy::cast_possible_truncation, reason = "bounded by the host's processors")]
-        nano_cpus: Some((cpus * 1e9) as i64),
+        nano_cpus: can_set_cpus.then_some((cpus * 1e9) as i64),
         // A quarter of the usual weight: the host and its server come first.
-        cpu_shares: Some(256),
-        pids_limit: Some(i64::from(limits.pids)),
+        cpu_shares: can_set_cpus.then_some(256),
+        pids_limit: pids.then(|| i64::from(limits.pids)),
         // If the host runs out of memory, the kernel kills sandboxes before other processes.
         oom_score_adj: Some(500),
-        ulimits: Some(vec![
-            limit("nofile", 1024),
-            // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
-            // file can pretend to be larger than the area.
-            limit("fsize", limits.data + (1 << 20)),
-            limit("core", 0),
-            limit("memlock", 0),
-            limit("msgqueue", 0),
-            limit("sigpending", 1024),
-            // Not nproc: the limit of processes above counts all processes and threads.
-        ]),
+        ulimits: Some(
+            [
+                limit("nofile", 1024),
+                // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
+                // file can pretend to be larger than the area.
+                limit("fsize", limits.data + (1 << 20)),
+                limit("core", 0),
+                limit("memlock", 0),
+                limit("msgqueue", 0),
+                limit("sigpending", 1024),
+            ]
+            .into_iter()
+            // The limit of processes above counts all processes and threads. Podman would set a limit of its own that may
+            // be more than it may set.
+            .chain((is_podman || !pids).then(|| limit("nproc", limits.pids.into())))
+            // The next best: a limit of each process.
+            .chain((!memory).then(|| limit("data", limits.memory)))
+            .collect(),
+        ),
         device_requests: Some(devices(container)).filter(|devices| !devices.is_empty()),
         mounts: Some(mounts(container, host)).filter(|mounts| !mounts.is_empty()),
         tmpfs: Some(
-            [("/tmp".into(), tmpfs(scratch_bytes(limits.memory), "mode=1777"))]
+            [("/tmp".into(), scratch(scratch_bytes(limits.memory), "1777", false))]
                 .into_iter()
-                .chain((limits.storage == Storage::Memory).then(|| {
-                    let owner = format!("mode=0700,uid={uid},gid={GID}");
-                    ("/mnt/data".into(), tmpfs(limits.data, &owner))
-                }))
+                .chain(
+                    (limits.storage == Storage::Memory)
+                        .then(|| ("/mnt/data".into(), scratch(limits.data, "0700", true))),
+                )
                 .chain(packages.map(|size| {
                     // Not noexec: the kernel would not let a compiled module be loaded from it.
-                    let options = format!(
-                        "size={size},nr_inodes={MAX_PACKAGE_FILES},mode=0700,uid={uid},gid={GID}"
-                    );
-                    (PACKAGES.into(), format!("rw,exec,nosuid,nodev,{options}"))
+                    let options = tmpfs(size, MAX_PACKAGE_FILES, "0700", true);
+                    (PACKAGES.into(), format!("rw,exec,{options}"))
                 }))
+                // Podman makes these writable, with as much room as there is memory, and programs in them can run.
+                .chain(
+                    is_podman.then_some(["/run", "/var/tmp"]).into_iter().flatten().map(|path| {
+                        (path.into(), "ro,noexec,nosuid,nodev,size=4096,mode=0755".into())
+                    }),
+                )
                 .collect(),
         ),
         masked_paths: Some(MASKED.iter().map(|path| (*path).to_owned()).collect()),
@@ -308,6 +352,10 @@ mod tests {
         LazyLock::new(|| Host::of(&json!({ "NCPU": 2, "CgroupVersion": "2" }), &json!({})));
 
     fn body(limits: Limits) -> ContainerCreateBody {
+        body_on(limits, &HOST)
+    }
+
+    fn body_on(limits: Limits, host: &Host) -> ContainerCreateBody {
         let container = Container {
             session: "sess_0123456789ab",
             owner: &"v1/boot/1/2/3".parse().expect("valid"),
@@ -319,7 +367,7 @@ mod tests {
             devices: &[],
             purpose: Purpose::Session { packages: None },
         };
-        create_body(&container, &HOST, Uid::fixed(50_123))
+        create_body(&container, host, Uid::fixed(50_123))
     }
 
     #[test]
@@ -330,6 +378,56 @@ mod tests {
         assert!(options[1].as_str().is_some_and(|o| o.starts_with("seccomp={\"")), "{options}");
         options[1] = "seccomp=<sandbox-image/seccomp.json>".into();
         insta::assert_json_snapshot!(body);
+    }
+
+    #[test]
+    fn the_container_of_podman_differs_only_in_this() {
+        let podman = json!({ "Components": [{ "Name": "Podman Engine" }] });
+        let host = Host::of(&json!({ "NCPU": 2, "CgroupVersion": "2" }), &podman);
+        let (docker, podman) = (body(LIMITS), body_on(LIMITS, &host));
+        let options = podman.host_config.clone().expect("set");
+        let known = docker.host_config.clone().expect("set");
+        let own = options.security_opt.as_ref().expect("set");
+        assert_eq!(own[..2], known.security_opt.as_ref().expect("set")[..]);
+        let differs = json!({
+            "Cmd": podman.cmd,
+            "Healthcheck": podman.healthcheck,
+            "Tmpfs": options.tmpfs,
+            "Ulimits": options.ulimits.as_ref().and_then(|all| all.last()),
+            "SecurityOpt": own[2..],
+        });
+        insta::assert_json_snapshot!(differs);
+        let mut ulimits = options.ulimits.clone().expect("set");
+        ulimits.pop();
+        assert_eq!(Some(&ulimits), known.ulimits.as_ref());
+        let same = ContainerCreateBody {
+            cmd: docker.cmd.clone(),
+            healthcheck: docker.healthcheck.clone(),
+            host_config: Some(HostConfig {
+                tmpfs: known.tmpfs,
+                ulimits: known.ulimits,
+                security_opt: known.security_opt,
+                ..options
+            }),
+            ..podman
+        };
+        assert_eq!(same, docker);
+    }
+
+    #[test]
+    fn limits_that_the_engine_cannot_set_are_not_asked_for_and_made_up_by_process() {
+        let none = json!({
+            "NCPU": 2, "CgroupVersion": "2",
+            "MemoryLimit": false, "SwapLimit": false, "CpuCfsQuota": false, "PidsLimit": false,
+        });
+        let body = body_on(LIMITS, &Host::of(&none, &json!({})));
+        let options = body.host_config.expect("set");
+        assert_eq!((options.memory, options.memory_swap), (None, None));
+        assert_eq!((options.nano_cpus, options.cpu_shares, options.pids_limit), (None, None, None));
+        let ulimits = options.ulimits.expect("set");
+        let limit = |name: &str| ulimits.iter().find(|it| it.name.as_deref() == Some(name));
+        assert_eq!(limit("nproc").and_then(|it| it.hard), Some(128));
+        assert_eq!(limit("data").and_then(|it| it.hard), Some(512_000_000));
     }
 
     #[test]

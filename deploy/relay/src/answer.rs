@@ -13,7 +13,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use sandbox_container::{HOST_FIELDS, Host, LABEL_OWNER, Owner, SETTLING, empty_volume};
+use sandbox_container::{
+    HOST_FIELDS, Host, LABEL_OWNER, Owner, Product, SETTLING, add_podman_info, empty_volume,
+};
 
 use super::{
     Shared,
@@ -30,6 +32,8 @@ pub(super) enum Refused {
     NotAllowed(&'static str),
     #[error("{0} containers are already held, twice the session limit")]
     Full(usize),
+    #[error("the file with the allowed system calls cannot be written: {0}")]
+    Profile(std::io::Error),
     #[error("the container's description is incomplete")]
     Incomplete,
     #[error("behind the relay, {0}")]
@@ -42,6 +46,7 @@ impl Refused {
             Self::NotAllowed(_) => StatusCode::FORBIDDEN,
             Self::Full(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Incomplete => StatusCode::BAD_REQUEST,
+            Self::Profile(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Engine(_) => StatusCode::BAD_GATEWAY,
         }
     }
@@ -92,6 +97,10 @@ impl Shared {
         let response = whole(self.engine.ask(&Request::Info, None).await?).await?;
         let mut info: Value =
             serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+        if response.status().is_success() {
+            let version = self.value(&Request::Version).await?;
+            self.complete(&mut info, &version).await?;
+        }
         if let Some(info) = info.as_object_mut().filter(|_| response.status().is_success()) {
             info.retain(|name, _| KEPT.iter().chain(&HOST_FIELDS).any(|kept| kept == name));
         }
@@ -130,9 +139,23 @@ impl Shared {
     pub(super) async fn host(&self) -> Result<Host, Refused> {
         let ask = async {
             let (info, version) = (self.value(&Request::Info), self.value(&Request::Version));
-            Ok(Host::of(&info.await?, &version.await?))
+            let (mut info, version) = (info.await?, version.await?);
+            self.complete(&mut info, &version).await?;
+            Ok(Host::of(&info, &version))
         };
         self.host.get_or_try_init(|| ask).await.copied()
+    }
+
+    /// Adds to an answer to `/info` what Podman tells elsewhere. A server knows by it that a relay puts files for
+    /// Podman.
+    async fn complete(&self, info: &mut Value, version: &Value) -> Result<(), Refused> {
+        if Product::of(version) == Product::Podman {
+            let response = self.engine.podman_info().await?;
+            let podman: Value =
+                serde_json::from_slice(response.body()).map_err(|_| NoAnswer::Unexpected)?;
+            add_podman_info(info, &podman);
+        }
+        Ok(())
     }
 
     /// The engine's answer, if it is JSON.

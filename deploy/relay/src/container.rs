@@ -6,7 +6,10 @@
 //!    '-- not attached for 30 s: removed                         '-- not in time: the agent ends it
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -24,7 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-use sandbox_container::{CONNECT, LABEL_HOLD};
+use sandbox_container::{CONNECT, LABEL_HOLD, Owner, Product, Profiles};
 
 use super::{
     DRAIN_TIMEOUT, MAX_REQUEST_BYTES, REQUEST_TIMEOUT, Shared,
@@ -55,11 +58,29 @@ impl Shared {
         let given = serde_json::from_slice(&body.to_bytes()).map_err(|_| Refused::Incomplete)?;
         let has_datasets = given_datasets(&given).next().is_some();
         let empty = if has_datasets { Some(self.empty().await?) } else { None };
-        let own = description(&self.settings, &self.host().await?, (&name, empty), &given)?;
+        let host = self.host().await?;
+        let mut own = description(&self.settings, &host, (&name, empty), &given)?;
+        if host.product == Product::Podman {
+            self.place_profile(&mut own).map_err(Refused::Profile)?;
+        }
         let making = self.clone().make(name, own, place);
         // In a task of its own: otherwise the container would remain if the client disconnects meanwhile.
         let made = self.tasks.spawn(making).await;
         made.unwrap_or_else(|_| Err(NoAnswer::Unexpected.into()))
+    }
+
+    /// Replaces the profile of a container by the path of a file of this relay, as Podman takes it.
+    fn place_profile(&self, own: &mut Value) -> std::io::Result<()> {
+        let mut profiles = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
+        let profiles = match &mut *profiles {
+            Some(profiles) => profiles,
+            none => none.insert(Profiles::new(&self.folder, &Owner::current())?),
+        };
+        let options = &mut own["HostConfig"]["SecurityOpt"];
+        let mut placed: Vec<String> = serde_json::from_value(options.take())?;
+        profiles.place(&mut placed)?;
+        *options = json!(placed);
+        Ok(())
     }
 
     async fn make(

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use sandbox_container::{
     Container, DATASETS, Dataset, Host, LABEL_FETCHER, LABEL_OWNER, LABEL_SESSION, Limits, Owner,
-    Purpose, Storage, Uid, View, create_body, defaults, fetcher_limits, is_session_id,
+    Purpose, Storage, Uid, View, create_body, defaults, fetcher_limits, is_session_id, uids_below,
 };
 
 use super::{Settings, answer::Refused};
@@ -25,11 +25,12 @@ pub(super) fn description(
         return Err(another());
     }
     let owner: Owner = label(LABEL_OWNER).parse().map_err(|_| another())?;
-    let uid = Uid::of_container(name).ok_or_else(another)?;
+    let uids = uids_below(host.ids).ok_or_else(another)?;
+    let uid = Uid::of_container_of(name, &uids).ok_or_else(another)?;
     let container = if given["Labels"][LABEL_FETCHER].is_string() {
         fetcher(settings, session, &owner).ok_or_else(another)?
     } else {
-        let limits = limits(settings, given).ok_or_else(another)?;
+        let limits = limits(settings, host, given).ok_or_else(another)?;
         container(settings, limits, session, &owner)
     };
     let datasets = datasets(settings, empty, given).ok_or_else(another)?;
@@ -40,8 +41,14 @@ pub(super) fn description(
 
 /// The limits of a container by these settings: all that they allow or, if a session asked for less, less memory and
 /// the limits that follow from it, and less disk. `None` if it is more than they allow, or too little.
-fn limits(settings: &Settings, given: &Value) -> Option<Limits> {
-    let memory = given["HostConfig"]["Memory"].as_u64()?;
+fn limits(settings: &Settings, host: &Host, given: &Value) -> Option<Limits> {
+    let options = &given["HostConfig"];
+    let memory = if host.settable.memory {
+        options["Memory"].as_u64()?
+    } else {
+        let limits = options["Ulimits"].as_array()?;
+        limits.iter().find(|limit| limit["Name"] == "data")?["Soft"].as_u64()?
+    };
     let all = settings.limits;
     let is_less = (defaults::MIN_SESSION_MEMORY..all.memory).contains(&memory);
     let limits =
@@ -137,6 +144,30 @@ mod tests {
         let settings = settings();
         let given = given(&settings);
         assert_eq!(description(&settings, &HOST, (NAME, None), &given).expect("allowed"), given);
+    }
+
+    #[test]
+    fn an_engine_that_cannot_limit_memory_has_the_same_checks() {
+        let settings = settings();
+        let info = json!({ "NCPU": 2, "CgroupVersion": "2", "MemoryLimit": false });
+        let host = Host::of(&info, &json!({}));
+        let owner = "v1/boot/1/2/3".parse().expect("valid");
+        let uid = Uid::of_container(NAME).expect("valid");
+        let with = |limits: Limits| {
+            let container = container(&settings, limits, "sess_0123456789ab", &owner);
+            serde_json::to_value(create_body(&container, &host, uid)).expect("serializes")
+        };
+        for limits in [settings.limits, settings.limits.with_memory(100_000_000)] {
+            let given = with(limits);
+            assert_eq!(
+                description(&settings, &host, (NAME, None), &given).expect("allowed"),
+                given
+            );
+        }
+        let more = with(Limits { memory: settings.limits.memory + 1, ..settings.limits });
+        assert!(description(&settings, &host, (NAME, None), &more).is_err());
+        let other = given(&settings);
+        assert!(description(&settings, &host, (NAME, None), &other).is_err());
     }
 
     #[test]

@@ -17,6 +17,8 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
+use sandbox_container::PODMAN_INFO;
+
 use super::request::{ContainerId, Request};
 
 /// The engine behind a relay.
@@ -60,6 +62,11 @@ impl Engine {
     /// The engine's description of a container, or its refusal.
     pub(super) async fn inspect(&self, id: &ContainerId) -> Result<Response<Bytes>, NoAnswer> {
         whole(self.send(&Method::GET, &format!("/containers/{id}/json"), None).await?).await
+    }
+
+    /// The properties that only Podman tells.
+    pub(super) async fn podman_info(&self) -> Result<Response<Bytes>, NoAnswer> {
+        whole(self.send(&Method::GET, PODMAN_INFO, None).await?).await
     }
 
     /// Sends a request for streams.

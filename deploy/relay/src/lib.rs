@@ -31,14 +31,14 @@ use std::{
     convert::Infallible,
     io,
     os::unix::fs::{FileTypeExt, PermissionsExt},
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use sandbox_container::{Host, MAX_FETCHERS};
+use sandbox_container::{Host, MAX_FETCHERS, Profiles};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
@@ -66,6 +66,10 @@ struct Shared {
     engine: Engine,
     /// The engine's host, on which a container's options depend.
     host: OnceCell<Host>,
+    /// The folder for files that the engine reads.
+    folder: PathBuf,
+    /// The files with the allowed system calls, if the engine takes files.
+    profiles: Mutex<Option<Profiles>>,
     held: Held,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -87,11 +91,17 @@ enum Event {
 }
 
 impl Relay {
-    /// Listens on a new socket for the server with these settings. The socket's owner and group may use it.
+    /// Listens on a new socket for the server with these settings. The socket's owner and group may use it. The engine
+    /// sees `folder` by the same path.
     ///
     /// # Errors
     /// If the socket cannot be created, or another relay listens on it.
-    pub fn bind(settings: Settings, engine: &Path, socket: &Path) -> io::Result<Self> {
+    pub fn bind(
+        settings: Settings,
+        engine: &Path,
+        socket: &Path,
+        folder: &Path,
+    ) -> io::Result<Self> {
         // The socket of an earlier relay, which remains if the relay was killed.
         if let Ok(found) = std::fs::symlink_metadata(socket)
             && found.file_type().is_socket()
@@ -108,6 +118,8 @@ impl Relay {
             settings,
             engine: Engine::new(engine),
             host: OnceCell::new(),
+            folder: folder.to_owned(),
+            profiles: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         };

@@ -28,6 +28,10 @@ struct Cli {
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/docker.sock")]
     engine: PathBuf,
 
+    /// Folder for files that Podman reads: a private one, which it sees by the same path. Docker needs none.
+    #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
+    files: PathBuf,
+
     /// Ask the relay that listens there whether its engine answers, instead of starting one: exit code 0 or 1.
     #[arg(long)]
     health: bool,
@@ -77,7 +81,7 @@ async fn main() -> ExitCode {
         }
     };
     log(&settings);
-    let relay = Relay::bind(settings, &cli.engine, &cli.listen);
+    let relay = Relay::bind(settings, &cli.engine, &cli.listen, &cli.files);
     match stop_signal().and_then(|stop| Ok((stop, relay?))) {
         Ok((stop, relay)) => {
             let (socket, engine) = (cli.listen.display(), cli.engine.display());

@@ -23,8 +23,9 @@ use bollard::{
     },
 };
 use futures::{FutureExt, StreamExt, future::BoxFuture};
+use sandbox_container::Product;
 
-use super::{Docker, pull::pull_image};
+use super::{Connection, Docker, EngineFacts, engine::line, pull::pull_image};
 use crate::{
     Backend, BackendError, BackendErrorKind as Kind, BuildRequest, Builder, Recipes, image, recipes,
 };
@@ -72,7 +73,7 @@ async fn build_image(
     BuildRequest { base_image, recipes, args, certificates }: BuildRequest<'_>,
     progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), BackendError> {
-    let engine = &docker.connection().await?.engine;
+    let Connection { engine, facts, .. } = docker.connection().await?;
     let before = engine.inspect_image(&docker.image).await.ok().and_then(|image| image.id);
     let there = docker.image_facts().await?.map(|facts| facts.recipes).unwrap_or_default();
     let recipes = recipes.unwrap_or(&there);
@@ -81,7 +82,7 @@ async fn build_image(
     args.extend(base_image.map(|base| ("BASE_IMAGE".to_owned(), base.to_owned())));
 
     let base = base_image.unwrap_or(image::default_base());
-    let mut libraries = if let Some(libraries) = kept_libraries(engine, &id, base).await {
+    let mut libraries = if let Some(libraries) = kept_libraries(engine, facts, &id, base).await {
         progress("The libraries image exists and is up to date.");
         libraries
     } else {
@@ -90,7 +91,7 @@ async fn build_image(
             labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id.clone())]),
             args: &args,
             target: image::LIBRARIES,
-            name: "",
+            name: &name(facts, &id),
         };
         let built = build(docker, engine, stage, progress).await?;
         for image in built.stages {
@@ -100,7 +101,7 @@ async fn build_image(
     };
     for recipe in recipes.iter() {
         id = recipe.id(&id);
-        if let Some(kept) = kept_libraries(engine, &id, &libraries).await {
+        if let Some(kept) = kept_libraries(engine, facts, &id, &libraries).await {
             libraries = kept;
             continue;
         }
@@ -109,7 +110,7 @@ async fn build_image(
             labels: HashMap::from([(image::LABEL_LIBRARIES.to_owned(), id.clone())]),
             args: &args,
             target: "",
-            name: "",
+            name: &name(facts, &id),
         };
         libraries = build(docker, engine, stage, progress).await?.id;
     }
@@ -146,8 +147,19 @@ fn libraries_id(base_image: Option<&str>, args: &HashMap<String, String>) -> Str
 }
 
 /// The image of libraries or of a recipe with this id from an earlier build, if it is based on this one.
-async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String> {
+async fn kept_libraries(
+    engine: &Engine,
+    facts: &EngineFacts,
+    id: &str,
+    base: &str,
+) -> Option<String> {
     let base = layers(engine, base).await?;
+    let name = name(facts, id);
+    if !name.is_empty() {
+        let named = engine.inspect_image(&name).await.ok()?;
+        let layers = named.root_fs?.layers?;
+        return named.id.filter(|_| layers.starts_with(&base));
+    }
     let filters = HashMap::from([("label", vec![format!("{}={id}", image::LABEL_LIBRARIES)])]);
     // All images, because the libraries image has no name.
     let list = ListImagesOptionsBuilder::default().all(true).filters(&filters).build();
@@ -161,6 +173,15 @@ async fn kept_libraries(engine: &Engine, id: &str, base: &str) -> Option<String>
         }
     }
     kept.into_iter().min().map(|(_, id)| id)
+}
+
+/// The name of an image of libraries or of a recipe; empty for none. On Podman the images of the stages before it have
+/// its label, too, so that only a name tells it from them.
+fn name(facts: &EngineFacts, id: &str) -> String {
+    match facts.host.product {
+        Product::Docker => String::new(),
+        Product::Podman => format!("llm-sandbox-libraries:{id}"),
+    }
 }
 
 async fn layers(engine: &Engine, image: &str) -> Option<Vec<String>> {
@@ -236,7 +257,7 @@ async fn build(
         let info = info.map_err(|error| docker.explain(error))?;
         if let Some(error) = info.error_detail {
             let message = error.message.unwrap_or_default();
-            let message = format!("The build failed: {}", message.trim());
+            let message = format!("The build failed: {}", line(&message));
             return Err(BackendError::new(Kind::Refused, message));
         }
         id = info.aux.and_then(|aux| aux.id).or(id);

@@ -1,9 +1,17 @@
 //! Checks of the engine and the image for `llm-sandbox doctor`.
 
-use sandbox_container::Storage;
+use link::{Link, LinkError, Opening, Stream, Timing};
+use sandbox_container::{Settable, Storage};
+use tokio::time::Instant;
 
 use super::{Docker, EngineFacts};
-use crate::{Check, Finding, Limits, check, image};
+use crate::{
+    Backend, BackendError, Check, Diagnosable, Finding, Greeting, Limits, Purpose, Sandbox, Spec,
+    check, image,
+};
+
+/// The session of the sandbox that `doctor` starts.
+const TRIAL: &str = "doctor";
 
 /// Oldest API with private cgroup namespaces (Docker 20.10).
 const OLDEST_API: (u32, u32) = (1, 41);
@@ -16,8 +24,8 @@ impl Docker {
 
     /// Checks the engine and the image.
     pub(super) async fn look_over(&self, limits: &Limits) -> Vec<Check> {
-        let facts = match self.connection().await {
-            Ok(connection) => &connection.facts,
+        let (facts, host) = match self.connection().await {
+            Ok(connection) => (&connection.facts, &*connection.host),
             Err(error) => {
                 let finding = Finding::fault("cannot be used", error.to_string());
                 return vec![Check::new("engine", finding)];
@@ -25,17 +33,23 @@ impl Docker {
         };
         let disk = (limits.storage == Storage::Disk)
             .then(|| Check::new("disk", disk(&facts.folder, limits.data)));
+        let image = self.image_check().await;
+        let start = match &image {
+            Finding::Fault { .. } => None,
+            _ => Some(Check::new("start", self.start_check(limits).await)),
+        };
+        let missing = limits_check(facts.host.settable).map(|it| Check::new("limits", it));
         let always = [
-            Check::new("engine", Finding::good(&*facts.version)),
+            Check::new("engine", Finding::good(engine(facts, host))),
             Check::new("api", api(&facts.api)),
             Check::new("cgroup", self.cgroup(facts)),
             Check::new("seccomp", seccomp(facts.seccomp)),
             Check::new("runtime", self.runtime_check(facts)),
             Check::new("cpus", cpus(limits.cpus, facts.host.cpus)),
-            Check::new("image", self.image_check().await),
+            Check::new("image", image),
         ];
         let gpus = (!self.gpus.is_empty()).then(|| Check::new("gpus", gpus(&self.gpus, facts)));
-        always.into_iter().chain(disk).chain(gpus).collect()
+        always.into_iter().chain(missing).chain(start).chain(disk).chain(gpus).collect()
     }
 
     fn cgroup(&self, facts: &EngineFacts) -> Finding {
@@ -68,6 +82,46 @@ impl Docker {
                  daemon.json.",
             ),
         }
+    }
+
+    /// Starts a sandbox, greets its agent, and removes it: an engine that answers may still refuse sandboxes.
+    async fn start_check(&self, limits: &Limits) -> Finding {
+        let spec = Spec {
+            session: TRIAL.parse().expect("the constant `TRIAL` is a valid session id"),
+            limits: *limits,
+            saved_as: None,
+            hold: None,
+            caller: None,
+            datasets: vec![],
+            purpose: Purpose::Session,
+        };
+        let failed = |error: &BackendError| {
+            let (text, fix) = error.parts();
+            let fix = fix.unwrap_or("Change what the message names; docs/security.md has what engines must be able to do.");
+            Finding::fault(format!("no sandbox starts: {text}"), fix)
+        };
+        let begun = Instant::now();
+        let Sandbox { id, reader, writer, .. } = match self.launch(&spec).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => return failed(&error),
+        };
+        let stream = Stream { reader, writer };
+        let finding = match Link::connect(stream, Timing::default(), Opening::default()).await {
+            Ok(_) => {
+                Finding::Good(format!("a sandbox starts in {} ms", begun.elapsed().as_millis()))
+            }
+            Err(error) => {
+                let fault = match error {
+                    LinkError::Version(_) => Greeting::OtherVersion,
+                    _ => Greeting::Missing,
+                };
+                failed(&self.no_greeting(fault, &error.to_string()))
+            }
+        };
+        if let Err(error) = self.remove(id).await {
+            tracing::warn!(%error, "failed to remove the sandbox of a trial");
+        }
+        finding
     }
 
     async fn image_check(&self) -> Finding {
@@ -115,6 +169,31 @@ impl Docker {
             }
         }
     }
+}
+
+/// The engine for people: product, version, address, and whether it is root's.
+fn engine(facts: &EngineFacts, host: &str) -> String {
+    let user = if facts.host.rootless { "rootless" } else { "root" };
+    format!("{}, {user}, at {host}", facts.version)
+}
+
+/// The finding about limits that the engine cannot set, if there are any.
+fn limits_check(settable: Settable) -> Option<Finding> {
+    let Settable { memory, swap, cpus, pids } = settable;
+    let all = [
+        (memory, "memory (each process has the limit instead)"),
+        (swap, "swap"),
+        (cpus, "processors"),
+        (pids, "processes (each user id has the limit instead)"),
+    ];
+    let missing: Vec<_> = all.iter().filter(|(can, _)| !can).map(|(_, name)| *name).collect();
+    (!missing.is_empty()).then(|| {
+        Finding::warning(
+            format!("the engine cannot limit {}", missing.join(", ")),
+            "Use a host with cgroup version 2, and delegate the controllers cpu, memory and pids \
+             to the engine's user, as docs/security.md says.",
+        )
+    })
 }
 
 fn gpus(wanted: &[String], facts: &EngineFacts) -> Finding {

@@ -1,19 +1,12 @@
-//! Finding the engine, reading its images' properties, and explaining its errors.
+//! Properties of images, and the engine's errors.
 
-use std::{env, io, path::PathBuf, sync::Arc};
+use std::{io, ops::RangeInclusive, sync::Arc};
 
-use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
+use bollard::{Docker, errors::Error};
 use model::{Dataset, DatasetSource};
-use sandbox_container::UIDS;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::facts::EngineFacts;
 use crate::{BackendError, BackendErrorKind as Kind, Recipes, Template, image};
-
-/// Longest wait for the first byte of an answer, in seconds. Engines can be slow, but no call of this program takes
-/// that long.
-const TIMEOUT_S: u64 = 60;
 
 /// Properties of an image.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,49 +23,6 @@ pub(super) struct ImageFacts {
     pub template: Result<Option<Template>, String>,
     /// Size in bytes.
     pub size: u64,
-}
-
-/// Connects to the engine that `docker` itself would use, or else to one at another usual place. The order is
-/// `DOCKER_HOST`, the current context, the system's socket, the user's, Docker Desktop's. Podman's is not tried,
-/// because Podman refuses the seccomp profile and file limits of sandboxes.
-pub(super) fn connect() -> Result<Docker, Error> {
-    if env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty()) {
-        return Docker::connect_with_defaults();
-    }
-    if let Some(host) = context_host() {
-        return Docker::connect_with_host(&host);
-    }
-    let system = PathBuf::from("/var/run/docker.sock");
-    let socket = [system.clone()]
-        .into_iter()
-        .chain(dir("XDG_RUNTIME_DIR", "docker.sock"))
-        .chain(dir("HOME", ".docker/run/docker.sock"))
-        .find(|socket| socket.exists())
-        .unwrap_or(system);
-    Docker::connect_with_unix(&socket.to_string_lossy(), TIMEOUT_S, API_DEFAULT_VERSION)
-}
-
-fn dir(variable: &str, below: &str) -> Option<PathBuf> {
-    Some(PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?).join(below))
-}
-
-/// The endpoint of the context from `DOCKER_CONTEXT` or `docker context use`.
-fn context_host() -> Option<String> {
-    let folder = dir("DOCKER_CONFIG", "").or_else(|| dir("HOME", ".docker"))?;
-    let read = |path: PathBuf| -> Option<Value> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-    };
-    let chosen = env::var("DOCKER_CONTEXT").ok().filter(|name| !name.is_empty());
-    let name = chosen.or_else(|| {
-        Some(read(folder.join("config.json"))?["currentContext"].as_str()?.to_owned())
-    })?;
-    if name == "default" {
-        return None;
-    }
-    // The folder's name is the hash of the context's name.
-    let hash = hex::encode(Sha256::digest(&name));
-    let meta = read(folder.join("contexts/meta").join(hash).join("meta.json"))?;
-    Some(meta["Endpoints"]["docker"]["Host"].as_str()?.to_owned())
 }
 
 pub(super) async fn image_facts(engine: &Docker, name: &str) -> Result<Option<ImageFacts>, Error> {
@@ -101,6 +51,18 @@ pub(super) fn status(error: &Error) -> Option<u16> {
     }
 }
 
+/// Whether another container has the name.
+pub(super) fn is_name_taken(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError { status_code: 409, .. } => true,
+        // Podman's answer.
+        Error::DockerResponseServerError { status_code: 500, message } => {
+            message.contains("that name is already in use")
+        }
+        _ => false,
+    }
+}
+
 /// Replaces the error of a container that did not start because the folder of a dataset cannot be mounted. Callers need
 /// not know the paths in the engine's message.
 pub(super) fn explain_start(error: BackendError, datasets: &[Arc<Dataset>]) -> BackendError {
@@ -119,8 +81,34 @@ pub(super) fn explain_start(error: BackendError, datasets: &[Arc<Dataset>]) -> B
         .caused_by(error)
 }
 
+/// The maximum length of a message of the engine, in characters: some contain a whole profile or description.
+const MAX_MESSAGE: usize = 300;
+
+/// A message of the engine as one line of at most [`MAX_MESSAGE`] characters: its start, and its end, which often has
+/// the cause.
+pub(super) fn line(message: &str) -> String {
+    let words = message.split(|c: char| c.is_whitespace() || c.is_control());
+    let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= MAX_MESSAGE {
+        return line;
+    }
+    let half = (MAX_MESSAGE - " ... ".len()) / 2;
+    let end = line.chars().skip(line.chars().count() - half);
+    line.chars().take(half).chain(" ... ".chars()).chain(end).collect()
+}
+
+fn shortened(error: Error) -> Error {
+    match error {
+        Error::DockerResponseServerError { status_code, message } => {
+            Error::DockerResponseServerError { status_code, message: line(&message) }
+        }
+        other => other,
+    }
+}
+
 /// Converts an error of the client: the kind, and a sentence or two with how to fix it.
 pub(super) fn explain(error: Error, image: &str) -> BackendError {
+    let error = shortened(error);
     let (kind, message) = match &error {
         Error::DockerResponseServerError { status_code, message } => {
             let message = message.trim();
@@ -134,6 +122,9 @@ pub(super) fn explain(error: Error, image: &str) -> BackendError {
                     ),
                 ),
                 401 | 403 => (Kind::Denied, refused(message)),
+                _ if message.contains("opening seccomp profile failed") => {
+                    (Kind::Refused, format!("{} ({message})", profile_not_seen()))
+                }
                 _ if message.to_ascii_lowercase().contains("cdi") => (
                     Kind::TemplateMissing,
                     format!(
@@ -168,13 +159,42 @@ fn refused(message: &str) -> String {
 }
 
 fn unusable(error: &Error) -> String {
+    let error = line(&error.to_string());
     format!("The Docker engine cannot be used ({error}). `llm-sandbox doctor` may show why.")
 }
 
 fn no_engine() -> String {
-    "No Docker engine answers. Start it (`sudo systemctl start docker`, or Docker Desktop) or \
-     install one; if it is not at the usual place, set DOCKER_HOST."
+    "No Docker engine answers. Start it (`sudo systemctl start docker`, Docker Desktop, or for \
+     Podman `systemctl --user start podman.socket`) or install one; if it is not at the usual \
+     place, set DOCKER_HOST."
         .into()
+}
+
+fn profile_not_seen() -> &'static str {
+    "Podman takes the allowed system calls as a file of its own machine, and does not see the files \
+     of this server. Run the server where Podman runs, or a relay there (docs/compose.md)."
+}
+
+/// The error of a Podman engine that takes files of another machine.
+pub(super) fn podman_is_remote(host: &str) -> BackendError {
+    BackendError::new(Kind::TemplateMissing, format!("{host}: {}", profile_not_seen()))
+}
+
+/// The error if the file with the allowed system calls cannot be written.
+pub(super) fn no_profile(error: io::Error) -> BackendError {
+    let text = format!("The file with the allowed system calls cannot be written: {error}.");
+    BackendError::new(Kind::Refused, text)
+        .with_fix("Set XDG_RUNTIME_DIR to a folder of this user's, which Podman sees as well.")
+        .caused_by(error)
+}
+
+/// The error if the engine maps too few user ids.
+pub(super) fn too_few_ids(ids: u32) -> BackendError {
+    let text = format!("The engine maps {ids} user ids, which are too few for sandboxes.");
+    BackendError::new(Kind::TemplateMissing, text).with_fix(
+        "Give its user 65,536 in /etc/subuid and /etc/subgid (`sudo usermod --add-subuids \
+         100000-165535 --add-subgids 100000-165535 USER`), then run `podman system migrate`.",
+    )
 }
 
 pub(super) fn runtime_missing(wanted: &str, facts: &EngineFacts) -> BackendError {
@@ -186,13 +206,13 @@ pub(super) fn runtime_missing(wanted: &str, facts: &EngineFacts) -> BackendError
     BackendError::new(Kind::TemplateMissing, message)
 }
 
-pub(super) fn uids_taken(tried: u32) -> BackendError {
+pub(super) fn uids_taken(tried: u32, uids: &RangeInclusive<u32>) -> BackendError {
     let message = format!(
         "No free user id was found for another sandbox: {tried} ids between {} and {}, chosen at \
          random, were all taken by containers of this engine. `docker ps --all --filter \
          name=llm-sandbox-u` lists them.",
-        UIDS.start(),
-        UIDS.end()
+        uids.start(),
+        uids.end()
     );
     BackendError::new(Kind::Refused, message)
 }
@@ -279,6 +299,39 @@ mod tests {
             assert!(std::error::Error::source(&explained).is_some(), "{text}");
         }
         assert!(image_missing("own:latest").to_string().contains("own:latest"));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_known_on_each_engine() {
+        let podman = "container create: creating container storage: the container name \"x\" is \
+                      already in use by 1f. You have to remove that container to be able to reuse \
+                      that name: that name is already in use";
+        assert!(is_name_taken(&answer(409, "Conflict.")) && is_name_taken(&answer(500, podman)));
+        assert!(!is_name_taken(&answer(500, "no space left on device")));
+    }
+
+    #[test]
+    fn a_message_of_the_engine_is_one_short_line_in_every_error() {
+        let profile = "{\n  \"archMap\": [ ]\t}".repeat(1000);
+        let cases = [
+            answer(500, &format!("container create: opening seccomp profile failed: {profile}")),
+            answer(400, &format!("unknown or invalid runtime name: {profile}")),
+            answer(403, &profile),
+            answer(500, &format!("cdi {profile}")),
+            answer(500, &profile),
+            Error::IOError { err: io::Error::other(profile.clone()) },
+        ];
+        for error in cases {
+            let explained = explain(error, "own:latest");
+            let source = std::error::Error::source(&explained).map(ToString::to_string);
+            let text = explained.to_string();
+            assert!(text.chars().count() < 700 && !text.contains('\n'), "{text}");
+            assert!(explained.kind != Kind::Refused || source.is_some_and(|it| it.len() < 700));
+        }
+        assert_eq!(line(" a\n\tb \u{7}c "), "a b c");
+        let cut = line(&format!("opening {} no space left", "é".repeat(1000)));
+        assert!(cut.chars().count() <= MAX_MESSAGE && cut.ends_with("no space left"), "{cut}");
+        assert!(cut.starts_with("opening é"), "{cut}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bollard::{Docker, errors::Error};
 use bytes::BytesMut;
 use futures::TryStreamExt;
 use model::DatasetSource;
-use sandbox_container::{Host, Product};
+use sandbox_container::{Host, PODMAN_INFO, Product, add_podman_info, has_podman_info};
 use serde_json::Value;
 
 /// Properties of an engine.
@@ -28,6 +28,8 @@ pub(super) struct EngineFacts {
     pub devices: Option<Vec<String>>,
     /// The folder of the engine's host in which it has images and volumes.
     pub folder: String,
+    /// Whether a relay in front of Podman answers, which puts the files for it.
+    pub is_relay: bool,
 }
 
 impl EngineFacts {
@@ -40,7 +42,10 @@ impl EngineFacts {
         runtimes.sort_unstable();
         let name = match host.product {
             // Some distributions of Docker have a name of their own.
-            Product::Docker => version["Platform"]["Name"].as_str().unwrap_or("Docker"),
+            Product::Docker => {
+                let name = version["Platform"]["Name"].as_str().filter(|name| !name.is_empty());
+                name.unwrap_or(Product::Docker.as_str())
+            }
             Product::Podman => Product::Podman.as_str(),
         };
         let options = info["SecurityOptions"].as_array().into_iter().flatten();
@@ -49,7 +54,7 @@ impl EngineFacts {
         };
         Self {
             host,
-            version: format!("{name} {}", text(&version["Version"])).trim().to_owned(),
+            version: format!("{name} {}", text(&version["Version"])),
             api: text(&version["ApiVersion"]),
             cgroup: text(&info["CgroupVersion"]),
             runtimes,
@@ -59,6 +64,7 @@ impl EngineFacts {
                 .any(|option| option.starts_with("name=seccomp")),
             devices: info["DiscoveredDevices"].as_array().map(devices),
             folder: text(&info["DockerRootDir"]),
+            is_relay: false,
         }
     }
 
@@ -84,7 +90,16 @@ impl EngineFacts {
 
 /// Asks an engine for its properties.
 pub(super) async fn read(engine: &Docker) -> Result<EngineFacts, Error> {
-    Ok(EngineFacts::of(&get(engine, "/info").await?, &get(engine, "/version").await?))
+    let (mut info, version) = (get(engine, "/info").await?, get(engine, "/version").await?);
+    let is_relay = has_podman_info(&info);
+    if Product::of(&version) == Product::Podman
+        && !is_relay
+        // Without it, the limits and ids are those of an engine of root.
+        && let Ok(podman) = get(engine, PODMAN_INFO).await
+    {
+        add_podman_info(&mut info, &podman);
+    }
+    Ok(EngineFacts { is_relay, ..EngineFacts::of(&info, &version) })
 }
 
 /// The engine's whole answer to a request: bollard's types lack what only Podman tells.
@@ -121,7 +136,7 @@ mod tests {
         );
         assert_eq!(facts.host.product, Product::Docker);
         assert!(!facts.host.rootless && !facts.host.selinux && !facts.host.apparmor);
-        assert_eq!(facts.version, "26.1.5+dfsg1");
+        assert_eq!(facts.version, "Docker 26.1.5+dfsg1");
         assert_eq!((&*facts.api, &*facts.cgroup), ("1.45", "1"));
         assert_eq!(facts.runtimes, ["io.containerd.runc.v2", "runc"]);
         assert_eq!((&*facts.default_runtime, &*facts.folder), ("runc", "/var/lib/docker"));

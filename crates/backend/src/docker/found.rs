@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime};
 use bollard::models::{ContainerSummary, ContainerSummaryStateEnum};
 use sandbox_container::{LABEL_HOLD, LABEL_OWNER, Owner};
 
-use super::owner;
-use crate::{ListedSandbox, SandboxOwner, SandboxState};
+use crate::{Life, ListedSandbox, SandboxOwner, SandboxState};
 
 pub(super) fn found(container: ContainerSummary) -> Option<ListedSandbox> {
     use ContainerSummaryStateEnum as State;
@@ -22,10 +21,17 @@ pub(super) fn found(container: ContainerSummary) -> Option<ListedSandbox> {
             }
             _ => SandboxState::Stopped,
         },
-        owner: owner
-            .map(|owner| SandboxOwner { life: owner::life(&owner), id: owner.to_string().into() }),
+        owner: owner.map(|owner| SandboxOwner { life: life(&owner), id: owner.to_string().into() }),
         is_resumable: labels.contains_key(LABEL_HOLD),
         caller: None,
         is_in_use: false,
     })
+}
+
+fn life(owner: &Owner) -> Life {
+    match owner.is_alive() {
+        Some(true) => Life::Alive,
+        Some(false) => Life::Dead,
+        None => Life::Unknown,
+    }
 }

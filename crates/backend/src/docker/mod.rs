@@ -6,11 +6,12 @@
 
 mod build;
 mod checks;
+mod connection;
 mod engine;
 mod facts;
 mod found;
-mod owner;
 mod pull;
+mod sockets;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -26,14 +27,14 @@ use bollard::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use model::DatasetSource;
-use parking_lot::Mutex;
 use sandbox_container::{
-    APP, CONNECT, Container, LABEL_APP, Owner, UIDS, Uid, View, create_body, empty_volume,
+    APP, CONNECT, Container, LABEL_APP, Owner, Product, Uid, View, create_body, empty_volume,
+    uids_below,
 };
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
-use self::{engine::ImageFacts, facts::EngineFacts};
+use self::{connection::Connection, engine::ImageFacts, facts::EngineFacts};
 use super::{
     Abilities, Backend, BackendError, BackendErrorKind as Kind, Check, Diagnosable, Greeting,
     Limits, ListedSandbox, OwnerId, PackageKind, Probe, Purpose, Resumable, Sandbox, Spec,
@@ -64,14 +65,6 @@ pub struct PackageSettings {
     pub network: String,
 }
 
-#[derive(Debug)]
-struct Connection {
-    engine: Engine,
-    facts: EngineFacts,
-    /// The path of the empty volume on the engine's host, once it is known.
-    empty: Mutex<Option<String>>,
-}
-
 /// Longest wait for one answer. Overloaded engines were observed to take minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -85,14 +78,11 @@ const MAX_UIDS_TRIED: u32 = 16;
 /// The probe for containers.
 const PROBE: &str = include_str!("../../../../sandbox-image/runtimes/python/probe.py");
 
-/// The HTTP status if another container has the name.
-const NAME_TAKEN: u16 = 409;
-
 impl Docker {
     /// A backend for sandboxes of this image, under this runtime or the engine's default one.
     pub fn new(image: &str, runtime: Option<&str>) -> Self {
         Self {
-            owner: owner::current(),
+            owner: Owner::current(),
             image: image.to_owned(),
             runtime: runtime.map(str::to_owned),
             packages: None,
@@ -135,9 +125,8 @@ impl Docker {
     async fn connection(&self) -> Result<&Connection, BackendError> {
         self.connection
             .get_or_try_init(|| async {
-                let engine = engine::connect().map_err(|error| self.explain(error))?;
-                let facts = facts::read(&engine).await.map_err(|error| self.explain(error))?;
-                Ok(Connection { engine, facts, empty: Mutex::default() })
+                let found = sockets::connect(sockets::places()).await;
+                Ok(Connection::of(found.map_err(|error| self.explain(error))?))
             })
             .await
     }
@@ -225,7 +214,8 @@ impl Docker {
 
     /// Creates the container, with a user id that no other container of the engine has.
     async fn create(&self, spec: &Spec) -> Result<String, BackendError> {
-        let Connection { engine, facts, .. } = self.connection().await?;
+        let connection = self.connection().await?;
+        let Connection { engine, facts, .. } = connection;
         let packages = self.packages.as_ref();
         let purpose = match (spec.purpose, packages) {
             (Purpose::Session, packages) => {
@@ -250,17 +240,20 @@ impl Docker {
             devices: &self.gpus,
             purpose,
         };
+        let uids = uids_below(facts.host.ids);
+        let uids = uids.ok_or_else(|| engine::too_few_ids(facts.host.ids))?;
         for _ in 0..MAX_UIDS_TRIED {
-            let uid = Uid::random();
+            let uid = Uid::random_of(&uids);
             let create = CreateContainerOptionsBuilder::default().name(&uid.container_name());
-            let body = create_body(&container, &facts.host, uid);
+            let mut body = create_body(&container, &facts.host, uid);
+            connection.place_profile(&self.owner, &mut body)?;
             match engine.create_container(Some(create.build()), body).await {
                 Ok(created) => return Ok(created.id),
-                Err(error) if engine::status(&error) == Some(NAME_TAKEN) => {}
+                Err(error) if engine::is_name_taken(&error) => {}
                 Err(error) => return Err(self.explain(error)),
             }
         }
-        Err(engine::uids_taken(MAX_UIDS_TRIED))
+        Err(engine::uids_taken(MAX_UIDS_TRIED, &uids))
     }
 
     /// The mounts of a sandbox's datasets.
@@ -439,6 +432,13 @@ impl Backend for Docker {
         self.packages.as_ref().map(|_| PackageKind::OfFetcher)
     }
 
+    fn close(&self) -> BoxFuture<'_, ()> {
+        if let Some(connection) = self.connection.get() {
+            connection.close();
+        }
+        async {}.boxed()
+    }
+
     fn needs_guard(&self) -> Option<OwnerId> {
         Some(self.owner.to_string().into())
     }
@@ -472,10 +472,11 @@ impl Diagnosable for Docker {
         Box::pin(async move {
             let facts = &self.connection().await.ok()?.facts;
             let facts = json!({
-                "uids": [UIDS.start(), UIDS.end()],
+                "uids": uids_below(facts.host.ids).map(|uids| [*uids.start(), *uids.end()]),
                 "internet_sockets": facts.allows_internet_sockets(),
                 "host_cpus": facts.host.cpus,
                 "gvisor": self.is_gvisor(facts),
+                "agent_counts_files": facts.host.product == Product::Podman,
             });
             Some(Probe { script: PROBE, facts })
         })
