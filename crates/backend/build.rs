@@ -27,6 +27,10 @@ fn main() {
         .nth(4)
         .expect("OUT_DIR is four levels below the target folder")
         .join("agent");
+    // Paths are replaced in the agent as well if they are in the program, so that it is the same from every folder.
+    let outer = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let replaced = outer.split('\u{1f}').filter(|flag| flag.starts_with("--remap-path-prefix="));
+    let flags: Vec<_> = ["-Ctarget-feature=+crt-static"].into_iter().chain(replaced).collect();
     let mut build = Command::new(var("CARGO"));
     build
         .args(["build", "--package=agent", "--bin=agent", "--profile=agent", "--locked"])
@@ -34,10 +38,15 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(var("CARGO_MANIFEST_DIR"))
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     // Set for this build by cargo or clippy; not meant for the build that this script starts.
     for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CLIPPY_ARGS", "RUSTFLAGS"] {
         build.env_remove(name);
+    }
+    // Zig links against old versions of the C library, but none statically.
+    let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+    if env::var(&linker).is_ok_and(|path| path.contains("zigcc")) {
+        build.env_remove(linker);
     }
     let status = build.status().expect("cargo can be started");
     assert!(status.success(), "the agent could not be built for {target}");

@@ -1,5 +1,6 @@
-//! Getting the packages: from files and folders that the user names, from earlier downloads, or with pip and npm as
-//! the user has configured them. A file is accepted by its hash, regardless of its source.
+//! Getting the packages: from files and folders that the user names, from the folder `packages` beside the program, from
+//! earlier downloads, or with pip and npm as the user has configured them. A file is accepted by its hash, regardless of
+//! its source.
 
 use std::{
     fs::{self, File},
@@ -38,6 +39,9 @@ pub(super) fn fetch(
     mut tell: impl FnMut(&str),
 ) -> Result<Vec<PathBuf>, String> {
     let io = |error: io::Error| format!("{} cannot be written to: {error}", downloads.display());
+    if let Some(folder) = beside_the_program().filter(|folder| folder.is_dir()) {
+        adopt(&folder, downloads).map_err(io)?;
+    }
     if given.is_empty() {
         for from in [Index::Pip, Index::Npm] {
             let missing: Vec<_> = PACKAGES
@@ -77,6 +81,11 @@ pub(super) fn fetch(
         ));
     }
     Ok(PACKAGES.iter().map(|package| place(downloads, package)).collect())
+}
+
+/// The folder in which a distribution of this program has packages, for users without npm.
+fn beside_the_program() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.join("packages"))
 }
 
 /// The file of a package. Its name is only for people.
