@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# The artefacts of a release: made twice with the same hashes, each installed into an empty container without Rust, and
+# used there over stdio to the first result of run_python on the embedded engine.
+#
+#   tests/release/run.sh          builds them twice, the second time from a copy of this clone in another folder
+#   tests/release/run.sh FOLDER   takes those in the folder, such as dist/
+#
+# Needs Docker, Python 3.11, Node 20 and a network; without FOLDER also what deploy/release/build.sh needs. Prints a line
+# for each check. Exit code 0: no check failed.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/../lib.sh"
+source "$root/deploy/release/names.env"
+unset_settings
+
+case $#-${1:-} in
+    0- | 1-[!-]*) ;;
+    *) usage >&2; exit 64 ;;
+esac
+scratch=$(mktemp -d)
+volume=llm-sandbox-release-$$
+tidy() {
+    docker volume rm --force "$volume" >/dev/null 2>&1 || true
+    rm -rf "$scratch"
+}
+trap tidy EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
+
+same_twice() {
+    local copy=$scratch/copy
+    mkdir "$copy"
+    (cd "$root" && git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$copy")
+    SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
+    export SOURCE_DATE_EPOCH
+    (cd "$copy" && DIST=$scratch/again deploy/release/build.sh "$version")
+    diff "$dist/SHA256SUMS" "$scratch/again/SHA256SUMS"
+}
+if [ $# = 1 ]; then
+    dist=$(realpath "$1")
+else
+    dist=${CARGO_TARGET_DIR:-$root/target}/release-dist
+    DIST=$dist "$root/deploy/release/build.sh" "$version"
+    check 'another folder gives the same bytes' same_twice
+fi
+[ -f "$dist/SHA256SUMS" ] || die "There are no artefacts in $dist."
+
+only() { # only <pattern>: the one file of this name
+    local found
+    found=$(find "$dist" -maxdepth 1 -name "$1" -printf '%f\n')
+    [ "$(wc -w <<<"$found")" = 1 ] || die "There is not one $1 in $dist."
+    echo "$found"
+}
+case $(uname -m) in x86_64) cpu=x64 deb=amd64 ;; *) cpu=arm64 deb=arm64 ;; esac
+wheel=$(only "*_$(uname -m).whl")
+package=$(only "${NAME}_*_$deb.deb")
+launcher=$NAME-$version.tgz
+platform=$NAME-linux-$cpu-$version.tgz
+bundle=$(only "*-linux-$cpu.mcpb")
+tarball=$(only "*-$(uname -m)-linux.tar.gz")
+
+# --- what can be said without a container ------------------------------------------------------------
+
+sums() { (cd "$dist" && sha256sum --check --quiet SHA256SUMS); }
+small() {
+    local size
+    size=$(stat -c %s "$dist/$wheel")
+    echo "$size bytes"
+    [ "$size" -le 25000000 ]
+}
+old_library() {
+    local newest
+    mkdir -p "$scratch/tar"
+    tar -xzf "$dist/$tarball" -C "$scratch/tar" --strip-components 1
+    newest=$(objdump -T "$scratch/tar/llm-sandbox" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
+    echo "$newest"
+    [ "$(printf '%s\n' "$newest" GLIBC_2.28 | sort -V | tail -n 1)" = GLIBC_2.28 ]
+}
+no_path() {
+    local path
+    for path in "$root" "${CARGO_HOME:-$HOME/.cargo}"; do
+        if grep --quiet --fixed-strings --text "$path/" "$scratch/tar/llm-sandbox"; then echo "$path"; return 1; fi
+    done
+}
+manifest() {
+    (cd "$scratch" && python3 -m zipfile --extract "$dist/$bundle" bundle)
+    npx --yes @anthropic-ai/mcpb@2.1.2 validate "$scratch/bundle/manifest.json"
+}
+described() { python3 "$here/described.py" "$dist" "$version"; }
+units() {
+    # The program of the unit is not installed on this machine.
+    dpkg-deb --extract "$dist/$package" "$scratch/deb"
+    local unit said
+    for unit in "$scratch"/deb/usr/lib/systemd/system/*.service; do
+        sed -i 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "$unit"
+    done
+    said=$(systemd-analyze verify --man=no "$scratch"/deb/usr/lib/systemd/system/*.service 2>&1) || { echo "$said"; return 1; }
+    if grep "$scratch" <<<"$said"; then return 1; fi
+}
+
+check 'the sums are those of the files' sums
+check 'the wheel has at most 25 MB' small
+check 'the program needs glibc 2.28 at most' old_library
+check 'no path of this machine is in the program' no_path
+check 'the manifest of the bundle is valid' manifest
+check 'all descriptions have this version, and the list of parts is whole' described
+if have systemd-analyze; then check 'the units are valid' units; fi
+
+# --- in empty containers -----------------------------------------------------------------------------
+
+# in_container <Debian packages> <script>: as on a machine of a user. All share the cache, so that the runtime is made
+# once. Certificates and indexes are those of this machine.
+in_container() {
+    local ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt} name passed=()
+    for name in PIP_INDEX_URL UV_DEFAULT_INDEX NPM_CONFIG_REGISTRY HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
+        if [ -n "${!name:-}" ]; then passed+=(--env "$name"); fi
+    done
+    docker run --rm --volume "$dist:/dist:ro" --volume "$here:/tests:ro" --volume "$ca:/run/ca.pem:ro" \
+        --volume "$volume:/root/.cache/llm-sandbox" --env SANDBOX_ENGINE=wasm \
+        --env SSL_CERT_FILE=/run/ca.pem --env PIP_CERT=/run/ca.pem --env NODE_EXTRA_CA_CERTS=/run/ca.pem \
+        --env DEBIAN_FRONTEND=noninteractive ${passed[@]+"${passed[@]}"} debian:trixie-slim sh -euc "
+            apt-get update -qq; apt-get install -y -qq --no-install-recommends $1 >/dev/null 2>&1
+            if command -v cargo; then exit 1; fi
+            $2"
+}
+uvx() {
+    in_container 'python3 python3-venv' "
+        python3 -m venv /uv; /uv/bin/pip install -q uv; PATH=/uv/bin:\$PATH
+        if command -v npm; then exit 1; fi
+        uvx --find-links /dist $NAME runtime install
+        python3 /tests/first_result.py uvx --find-links /dist $NAME
+        uvx --find-links /dist --from $NAME llm-sandbox --version"
+}
+pipx() {
+    in_container 'python3 python3-venv' "
+        python3 -m venv /pipx; /pipx/bin/pip install -q pipx
+        python3 /tests/first_result.py /pipx/bin/pipx run --spec /dist/$wheel $NAME"
+}
+npx_() {
+    in_container 'python3 python3-pip nodejs npm' "
+        npx --yes -p /dist/$launcher -p /dist/$platform $NAME runtime install --if-needed
+        python3 /tests/first_result.py npx --yes -p /dist/$launcher -p /dist/$platform $NAME"
+}
+deb() {
+    in_container 'python3 python3-pip man-db bash-completion systemd' "
+        apt-get install -y -qq --no-install-recommends /dist/$package >/dev/null
+        cd /
+        $NAME runtime install --if-needed
+        python3 /tests/first_result.py $NAME
+        python3 /tests/first_result.py llm-sandbox
+        llm-sandbox config check
+        grep -q '^docker:' /etc/group
+        test -s /usr/share/bash-completion/completions/llm-sandbox
+        apt-get purge -y -qq $NAME >/dev/null
+        test ! -e /etc/llm-sandbox && test ! -e /usr/bin/llm-sandbox"
+}
+mcpb() {
+    in_container python3 "
+        python3 -m zipfile --extract /dist/$bundle /bundle; chmod +x /bundle/server/llm-sandbox
+        SANDBOX_EXEC_TIMEOUT_S=50 SANDBOX_UPLOAD_ROOTS=/tmp python3 /tests/first_result.py /bundle/server/llm-sandbox"
+}
+tarball() {
+    in_container python3 "
+        tar -xzf /dist/$tarball -C /opt --no-same-owner; python3 /tests/first_result.py /opt/*/llm-sandbox"
+}
+check 'uvx starts it, with a runtime that it installs, without npm' uvx
+check 'pipx starts it' pipx
+check 'npx starts it' npx_
+check "Debian's package starts it, and leaves nothing behind" deb
+check 'the bundle starts it' mcpb
+check 'the tarball starts it' tarball
+tally "$scratch/results"
