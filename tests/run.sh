@@ -252,6 +252,7 @@ full() {
     docker_stage 'the page in a browser' tests/browser/run.sh "$server"
     stage 'manifests for Kubernetes' tests/kubernetes/manifests.sh
     docker_stage 'Docker Compose, from nothing' tests/compose/run.sh
+    docker_stage 'packages of a release, built twice and installed' tests/release/run.sh
     rm -rf "$nothing" demo/.venv
     docker_stage 'demo, from nothing' from_nothing demo/run.sh --engine docker --yes
     stage 'demo, with the embedded engine' from_nothing demo/run.sh --engine wasm

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Prints the names, tags and build arguments of the server's image, as outputs of a workflow's step: image_names.sh VERSION
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/names.env"
+version=${1:?image_names.sh VERSION}
+image=ghcr.io/${REPOSITORY,,}
+cat <<END
+image=$image
+tags=$image:$version,$image:latest
+arguments<<ARGUMENTS
+VERSION=$version
+SOURCE=https://github.com/$REPOSITORY
+REVISION=$(git rev-parse HEAD)
+MCP_NAME=io.github.${REPOSITORY%%/*}/$NAME
+ARGUMENTS
+END
