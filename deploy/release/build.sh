@@ -46,7 +46,7 @@ fi
 
 if [ "${2:-}" != --pack-only ]; then
     step "llm-sandbox $version, for $triple with glibc $glibc"
-    RUSTFLAGS="--remap-path-prefix=$root=/llm-sandbox --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
+    RUSTFLAGS="--remap-path-prefix=$root=/src --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
         PATH=$tools/bin:$PATH \
         cargo zigbuild --release --locked --package llm-sandbox --target "$triple.$glibc" --target-dir "$target"
 fi

@@ -16,6 +16,7 @@ assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"]), server["
 assert 1 <= len(server["description"]) <= 100 and 1 <= len(server["title"]) <= 100
 assert server["version"] == version
 for package in server["packages"]:
+    assert set(package) == {"registryType", "identifier", "version", "runtimeHint", "transport"}, package
     assert package["version"] == version and package["transport"] == {"type": "stdio"}, package
 
 (wheel,) = dist.glob("*.whl")

@@ -88,6 +88,20 @@ manifest() {
     (cd "$scratch" && python3 -m zipfile --extract "$dist/$bundle" bundle)
     npx --yes @anthropic-ai/mcpb@2.1.2 validate "$scratch/bundle/manifest.json"
 }
+parts() {
+    python3 -m venv "$scratch/cyclonedx"
+    "$scratch/cyclonedx/bin/pip" install --quiet 'cyclonedx-python-lib[json-validation]==11.12.0'
+    "$scratch/cyclonedx/bin/python" - "$dist"/*.cdx.json <<'END'
+import sys
+from pathlib import Path
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+for path in map(Path, sys.argv[1:]):
+    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text("utf-8"))
+    assert not wrong, f"{path}: {wrong}"
+END
+}
 described() { python3 "$here/described.py" "$dist" "$version"; }
 units() {
     # The program of the unit is not installed on this machine.
@@ -106,6 +120,7 @@ check 'the program needs glibc 2.28 at most' old_library
 check 'no path of this machine is in the program' no_path
 check 'the manifest of the bundle is valid' manifest
 check 'all descriptions have this version, and the list of parts is whole' described
+check 'the list of parts is valid CycloneDX' parts
 if have systemd-analyze; then check 'the units are valid' units; fi
 
 # --- in empty containers -----------------------------------------------------------------------------
