@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A cell of the table that is no longer true fails, whether the promise is now broken or now kept. Pods are tested if
-//! there is a cluster: `tests/kubernetes/drills.sh`.
+//! there is a cluster: `tests/kubernetes/drills.sh`. `tests/vm/run.sh` tests the engines that run in an emulated machine.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use support::{On, Server, name};
+use support::{On, Server, name, slowness};
 
 use crate::{cluster::Cluster, engine::Engine};
 
@@ -34,7 +34,7 @@ struct Promise {
 
 impl Promise {
     /// Plain processes have the libraries and the memory of this machine, and could write to any folder of its user.
-    fn is_asked_of(&self, engine: usize) -> bool {
+    fn is_asked_of(&self, engine: &str) -> bool {
         let is_of_machine = ["Data work", "Datasets", "Isolation"].contains(&self.about);
         engine != PLAIN || !(is_of_machine || self.what.contains("memory"))
     }
@@ -189,10 +189,12 @@ async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
     let is_shared = matches!(promise.how, Prints(..) | Shows(_));
     let id = if is_shared { shared.to_owned() } else { name("conformance") };
     let run = async |code: &str| {
-        server.call("run_python", json!({ "session_id": id, "code": code, "timeout_s": 20 })).await
+        let timeout = 20 * slowness();
+        let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout });
+        server.call("run_python", arguments).await
     };
     let cell = async |language: &str, code: &str| {
-        let timeout = if code.contains("while") { 2 } else { 30 };
+        let timeout = if code.contains("while") { 2 } else { 30 } * slowness();
         let cell =
             json!({ "session_id": id, "language": language, "code": code, "timeout": timeout });
         server.call("execute_code", cell).await.json
@@ -208,7 +210,7 @@ async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
             (said && ran["outcome"] == "error", ran)
         }
         Ends(code, outcome) => {
-            let timeout = if *outcome == "timeout" { 2 } else { 30 };
+            let timeout = if *outcome == "timeout" { 2 } else { 30 } * slowness();
             let arguments = json!({ "session_id": id, "code": code, "timeout_s": timeout });
             let ran = server.call("run_python", arguments).await.json;
             (ran["outcome"] == *outcome, ran)
@@ -254,7 +256,7 @@ async fn ask(server: &Server, promise: &Promise, shared: &str) -> bool {
     holds
 }
 
-async fn column(engine: usize, server: &Server) -> Column {
+async fn column(engine: &str, server: &Server) -> Column {
     let (mut column, shared) = (Column::new(), name("programs"));
     for promise in promises().into_iter().filter(|promise| promise.is_asked_of(engine)) {
         column.insert(promise.what, ask(server, &promise, &shared).await);
@@ -262,53 +264,64 @@ async fn column(engine: usize, server: &Server) -> Column {
     column
 }
 
-/// The engines, in the order of the columns.
-const ENGINES: [&str; 5] = ["Docker", "Docker with gVisor", "pods", "embedded", "plain processes"];
+/// The engines, in the order of the columns. One that was never tested has no column.
+const ENGINES: [&str; 9] = [
+    "Docker",
+    "Docker with gVisor",
+    "Docker, cgroup v2",
+    "rootless Docker",
+    "Podman",
+    "rootless Podman",
+    "pods",
+    "embedded",
+    PLAIN,
+];
 
-/// The index of plain processes, which isolate nothing.
-const PLAIN: usize = 4;
+/// Plain processes, which isolate nothing.
+const PLAIN: &str = "plain processes";
 
 fn page() -> PathBuf {
     support::root().join("docs/conformance.md")
 }
 
 /// The committed column of an engine.
-fn committed(page: &str, engine: usize) -> BTreeMap<String, bool> {
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")).map(|row| row.split(" | "));
-    let rows = rows.map(|cells| cells.map(|cell| cell.trim_end_matches(" |").to_owned()).collect());
-    let rows: Vec<Vec<_>> = rows.collect();
-    let known =
-        rows.iter().filter_map(|cells| Some((cells.first()?.clone(), cells.get(engine + 1)?)));
+fn committed(page: &str, engine: &str) -> BTreeMap<String, bool> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix('|')?.strip_suffix('|'));
+    let rows: Vec<Vec<_>> = rows.map(|row| row.split('|').map(str::trim).collect()).collect();
+    let place = |cells: &Vec<_>| cells.iter().position(|cell| *cell == engine);
+    let Some(column) = rows.first().and_then(place) else { return BTreeMap::new() };
+    let known = rows.iter().map(|cells| (cells[0].to_owned(), cells[column]));
     known
-        .filter(|(_, cell)| ["yes", "no"].contains(&&***cell))
+        .filter(|(_, cell)| ["yes", "no"].contains(cell))
         .map(|(what, cell)| (what, cell == "yes"))
         .collect()
 }
 
-/// Returns the page with this column replaced.
-fn write(page: &str, engine: usize, column: &Column) -> String {
+/// Returns the page with this column replaced or added.
+fn write(page: &str, engine: &str, column: &Column) -> String {
     let (head, _) = page.split_once("\n## ").expect("the page begins with words");
+    let mut columns = ENGINES.map(|name| (name, committed(page, name))).to_vec();
+    columns.retain(|(name, known)| *name == engine || !known.is_empty());
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
     let mut text = format!("{}\n", head.trim_end());
     let mut about = "";
     for promise in promises() {
         if promise.about != about {
             about = promise.about;
-            let engines = ENGINES.join(" | ");
-            write!(text, "\n## {about}\n\n| | {engines} |\n|---|---|---|---|---|---|\n")
-                .expect("written");
+            let (names, line) = (names.join(" | "), "---|".repeat(names.len() + 1));
+            write!(text, "\n## {about}\n\n| | {names} |\n|{line}\n").expect("written");
         }
-        let holds = |n: usize| {
-            let known = committed(page, n);
-            if n == engine { column.get(promise.what) } else { known.get(promise.what) }.copied()
+        let cell = |(name, known): &(&str, BTreeMap<String, bool>)| {
+            let known = known.get(promise.what);
+            match if *name == engine { column.get(promise.what) } else { known } {
+                _ if !promise.is_asked_of(name) => "-",
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "?",
+            }
         };
-        let cell = |n: usize| match holds(n) {
-            _ if !promise.is_asked_of(n) => "-",
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "?",
-        };
-        let cells = [0, 1, 2, 3, PLAIN].map(cell).join(" | ");
-        writeln!(text, "| {} | {cells} |", promise.what).expect("written");
+        let cells: Vec<_> = columns.iter().map(cell).collect();
+        writeln!(text, "| {} | {} |", promise.what, cells.join(" | ")).expect("written");
     }
     text
 }
@@ -317,7 +330,7 @@ fn write(page: &str, engine: usize, column: &Column) -> String {
 static PAGE: Mutex<()> = Mutex::new(());
 
 #[track_caller]
-fn compare(engine: usize, column: &Column) {
+fn compare(engine: &str, column: &Column) {
     let _alone = PAGE.lock().expect("no test panics while it holds this");
     let page = fs::read_to_string(page()).expect("the page is there");
     if env::var_os("UPDATE_DOCS").is_some() {
@@ -332,11 +345,7 @@ fn compare(engine: usize, column: &Column) {
                 .expect("written");
         }
     }
-    assert!(
-        changed.is_empty(),
-        "docs/conformance.md is not true of {}:\n{changed}",
-        ENGINES[engine]
-    );
+    assert!(changed.is_empty(), "docs/conformance.md is not true of {engine}:\n{changed}");
     assert_eq!(known.len(), column.len(), "docs/conformance.md has other promises than there are");
 }
 
@@ -345,15 +354,26 @@ const SETTINGS: [(&str, &str); 2] =
     [("SANDBOX_MEMORY_LIMIT", "1GB"), ("SANDBOX_DATA_LIMIT", "100MB")];
 
 /// Compares the column of an engine with this dataset.
-async fn test(engine: usize, on: On, datasets: &str, more: &[(&str, &str)]) {
-    let settings = [&SETTINGS[..], &[("SANDBOX_DATASETS", datasets)], more].concat();
+async fn test(engine: &str, on: On, datasets: &str, more: &[(&str, &str)]) {
+    let longest = (60 * slowness()).to_string();
+    let own = [("SANDBOX_DATASETS", datasets), ("SANDBOX_EXEC_TIMEOUT_S", &longest)];
+    let settings = [&SETTINGS[..], &own, more].concat();
     let server = Server::start_with(on, &settings).await;
     compare(engine, &column(engine, &server).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_docker() {
-    test(0, On::Docker, &Dataset::new().setting(), &[]).await;
+    test("Docker", On::Docker, &Dataset::new().setting(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_true_of_the_emulated_machine() {
+    let Ok(engine) = env::var("TEST_MACHINE") else {
+        return println!("skipped: tests/vm/run.sh runs it");
+    };
+    assert!(ENGINES.contains(&&*engine), "the table has no engine {engine}");
+    test(&engine, On::Docker, &Dataset::new().setting(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -363,7 +383,7 @@ async fn the_table_is_true_of_gvisor() {
     }
     let Some(engine) = Engine::start() else { return };
     let more = [("DOCKER_HOST", &*engine.host()), ("SANDBOX_RUNTIME", "runsc")];
-    test(1, On::Docker, &Dataset::new().setting(), &more).await;
+    test("Docker with gVisor", On::Docker, &Dataset::new().setting(), &more).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,13 +395,13 @@ async fn the_table_is_true_of_pods() {
     fs::write(&file, format!("datasets: [{{ name: sales, {volume} }}]")).expect("written");
     cluster.claim_folder("sales", &data.path());
     let file = ("SANDBOX_CONFIG_FILE", file.to_str().expect("UTF-8"));
-    test(2, On::Kubernetes, "", &[&[file][..], &cluster.settings()].concat()).await;
+    test("pods", On::Kubernetes, "", &[&[file][..], &cluster.settings()].concat()).await;
     cluster.release_folder("sales");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_is_true_of_the_embedded_engine() {
-    test(3, On::Wasm, &Dataset::new().setting(), &[]).await;
+    test("embedded", On::Wasm, &Dataset::new().setting(), &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,6 +42,12 @@ use tokio::{
 /// The longest that anything in a test may take. Not a promise about speed: it only ends what hangs.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How many times longer than usual anything may take: `TEST_SLOWNESS`, which is set on an emulated machine.
+pub fn slowness() -> u32 {
+    let factor = std::env::var("TEST_SLOWNESS").ok();
+    factor.map_or(1, |factor| factor.parse().expect("TEST_SLOWNESS is a number"))
+}
+
 /// For runs that are long on a busy machine: their timeout is [`PATIENCE`].
 pub const PATIENT: (&str, &str) = ("SANDBOX_EXEC_TIMEOUT_S", "90");
 
@@ -624,7 +630,7 @@ pub async fn http_with(method: &str, url: &str, headers: &[(&str, &str)], body: 
         }
         all
     };
-    let all = timeout(PATIENCE, exchange).await.expect("in time");
+    let all = timeout(PATIENCE * slowness(), exchange).await.expect("in time");
     Response::parse(&all)
 }
 
@@ -692,7 +698,7 @@ pub fn free_port() -> String {
 
 /// The answer to a request, the whole message.
 pub async fn answered(answer: oneshot::Receiver<Value>) -> Value {
-    timeout(PATIENCE, answer).await.expect("answered in time").expect("answered")
+    timeout(PATIENCE * slowness(), answer).await.expect("answered in time").expect("answered")
 }
 
 /// Checks that a JSON object has these fields; a field that is expected to be null must be missing.
@@ -715,7 +721,9 @@ pub fn check_fields(found: &Value, expected: Value) {
 
 /// How a program ended: its exit code, standard output and standard error.
 pub async fn ended(command: &mut Command) -> (Option<i32>, String, String) {
-    let output = timeout(PATIENCE, command.stdin(Stdio::null()).kill_on_drop(true).output()).await;
+    let output =
+        timeout(PATIENCE * slowness(), command.stdin(Stdio::null()).kill_on_drop(true).output())
+            .await;
     let output = output.expect("ends in time").expect("starts");
     let [out, err] =
         [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
@@ -742,7 +750,7 @@ pub async fn until_sessions(port: &str, count: u64) {
 
 /// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waited = timeout(PATIENCE, async {
+    let waited = timeout(PATIENCE * slowness(), async {
         while !holds().await {
             sleep(Duration::from_millis(20)).await;
         }
