@@ -264,6 +264,7 @@ full() {
     docker_stage 'soak, two minutes over stdio' tests/soak.sh 2
     docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
     stage_once 'without default features, on the oldest Rust' oldest
+    docker_stage 'Docker on cgroup version 2, in an emulated machine' tests/vm/run.sh docker "$server"
     if [ -n "$kubernetes" ]; then docker_stage 'drills on a real Kubernetes' tests/kubernetes/drills.sh; fi
     docker_stage 'no container is left' no_containers_left
 }
@@ -331,7 +332,7 @@ if { [ -n "$kubernetes" ] && [ "$mode" != full ]; } || { [ -n "$write" ] && [ "$
 fi
 # These variables change what is tested.
 unset_settings
-unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS TEST_SCALE CELLS SNIPPETS BEHAVIOURS BEHAVIOURS_TO
+unset LLM_SANDBOX_BIN TEST_FULL TEST_FIFTH TEST_REPLICAS TEST_SCALE TEST_SLOWNESS TEST_MACHINE CELLS SNIPPETS BEHAVIOURS BEHAVIOURS_TO
 unset UPDATE_DOCS SHADOW_SEEDS END_OF_RUN_ATTEMPTS "${!INSTA_@}" "${!NEXTEST_@}" "${!PROPTEST_@}"
 have cargo || die 'cargo is missing; install Rust 1.95 or newer with rustup.'
 have cc || die 'cc is missing, which Rust needs to link programs. Debian, Ubuntu: sudo apt-get install build-essential'

@@ -1,0 +1,198 @@
+#!/usr/bin/env bash
+# A machine with cgroup version 2, systemd and AppArmor, under emulation: README.md beside it says what it is for.
+#
+#   machine.sh build                       builds its disk, if the list of packages has changed (2 minutes)
+#   machine.sh run <script> [folder]       boots it and runs the script in it as root. The machine has a copy of the
+#                                          folder in /files, and nothing that it writes is kept
+#
+#   --store FILE   with `run`: a disk, which the machine mounts at /store. It is made if it is missing
+#   --keep         with `run`: what the machine writes to /store is kept, if the script succeeds
+#   --result FILE  with `run`: what the machine writes to /dev/virtio-ports/result
+#
+#   VM_DIR         where the disk is (default: vm in CARGO_TARGET_DIR or target)
+#   VM_TIMEOUT_S   the longest that a run may take (default 3600)
+#   VM_MEMORY_MB   the machine's memory (default 6000)
+#   DEBIAN_MIRROR  the source of the packages
+#
+# The output and the exit code are those of the script. 77: there is no emulator here, and it cannot be installed.
+set -euo pipefail
+umask 022
+
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
+here=$root/tests/vm
+dir=$(realpath -m "${VM_DIR:-${CARGO_TARGET_DIR:-$root/target}/vm}")
+SUITE=trixie
+PACKAGES=(
+    systemd-sysv libpam-systemd dbus dbus-user-session linux-image-cloud-amd64 initramfs-tools kmod apparmor
+    ca-certificates iproute2 iptables nftables procps python3
+    docker.io docker-cli rootlesskit slirp4netns uidmap fuse-overlayfs
+    podman crun netavark passt
+)
+DISK_SIZE=6G
+STORE_SIZE=8G
+scratch=''
+emulator=''
+
+tidy() {
+    # A second signal must not end it early.
+    trap '' HUP INT TERM
+    if [ -n "$emulator" ]; then
+        kill -TERM "$emulator" 2>/dev/null || true
+        wait "$emulator" || true
+    fi
+    [ -z "$scratch" ] || rm -rf --one-file-system "$scratch"
+}
+trap tidy EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+skip() {
+    step "skipped: $*"
+    exit 77
+}
+# Waits in a way that lets a signal end this script at once.
+waited() {
+    local code=0
+    # Without the redirection a command in the background reads nothing.
+    "$@" <&0 &
+    emulator=$!
+    wait "$emulator" || code=$?
+    emulator=''
+    return "$code"
+}
+new_scratch() {
+    mkdir -p "$dir"
+    scratch=$(mktemp -d "$dir/scratch.XXXXXX")
+}
+# disk <file> <size> <label> [folder to copy]: needs no mount.
+make_disk() {
+    truncate -s "$2" "$1"
+    mkfs.ext4 -q -F -L "$3" -O ^has_journal -E lazy_itable_init=1,nodiscard,root_owner=0:0 ${4:+-d "$4"} "$1"
+}
+
+need_programs() {
+    [ "$(id -u)" = 0 ] || skip 'only root can build the disk of the emulated machine'
+    if have qemu-system-x86_64 && have debootstrap && have mkfs.ext4; then return; fi
+    install_packages --no-install-recommends qemu-system-x86 debootstrap debian-archive-keyring e2fsprogs ||
+        skip 'qemu-system-x86 and debootstrap are missing, and cannot be installed'
+}
+
+wanted() { printf '%s\n' "$SUITE" "$DISK_SIZE" "${PACKAGES[@]}" && cat "$here/guest/setup.sh" "$here/guest/first.sh"; }
+build() {
+    local system packages
+    if wanted | cmp -s - "$dir/stamp"; then return; fi
+    need_programs
+    new_scratch
+    system=$scratch/system
+    packages=$(IFS=,; printf %s "${PACKAGES[*]}")
+    rm -f "$dir/stamp"
+    step "the disk of the emulated machine, Debian $SUITE"
+    # The namespace ends with its first process, and every mount with it.
+    if ! waited unshare --mount --pid --fork --kill-child --mount-proc \
+        debootstrap --variant=minbase --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
+        --include="$packages" "$SUITE" "$system" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
+        >"$dir/build.log" 2>&1; then
+        tail -n 30 "$dir/build.log" >&2
+        die 'The disk was not built.'
+    fi
+    cp "$here/guest/first.sh" "$system/usr/local/sbin/first"
+    waited chroot "$system" bash -s <"$here/guest/setup.sh" >>"$dir/build.log" 2>&1 || die "See $dir/build.log."
+    cp "$system"/boot/vmlinuz-* "$dir/kernel"
+    cp "$system"/boot/initrd.img-* "$dir/initrd"
+    make_disk "$scratch/disk.img" "$DISK_SIZE" system "$system"
+    mv "$scratch/disk.img" "$dir/disk.img"
+    wanted >"$dir/stamp"
+    rm -rf --one-file-system "$scratch"
+    scratch=''
+}
+
+# The machine's disks are written to a file that ends with the emulator. The disk of the store, if it is kept, is
+# written as a copy beside it.
+run() {
+    local script=$1 folder=${2:-} size snapshot=on code=''
+    local arguments=()
+    [ -r "$script" ] || die "There is no script at $script."
+    new_scratch
+    mkdir "$scratch/files"
+    # Links, so that gigabytes are not copied twice.
+    if [ -n "$folder" ]; then cp -al "$folder/." "$scratch/files" 2>/dev/null || cp -a "$folder/." "$scratch/files"; fi
+    install -m 0755 "$script" "$scratch/files/run"
+    size=$(du -sm --apparent-size "$scratch/files" | cut -f 1)
+    make_disk "$scratch/files.img" "$((size + size / 8 + 64))M" files "$scratch/files"
+    rm -rf "$scratch/files"
+    if [ -n "$store" ]; then
+        if [ -n "$keep" ]; then
+            snapshot=off
+            rm -f "$store.new"
+            if [ -e "$store" ]; then cp --sparse=always "$store" "$store.new"; else make_disk "$store.new" "$STORE_SIZE" store; fi
+            arguments+=(-drive "file=$store.new,if=virtio,format=raw,cache=unsafe,snapshot=$snapshot")
+        else
+            [ -e "$store" ] || die "There is no disk at $store."
+            arguments+=(-drive "file=$store,if=virtio,format=raw,cache=unsafe,snapshot=$snapshot")
+        fi
+    fi
+    # At the end of its input the emulator would also end the output.
+    mkfifo "$scratch/silence"
+    # Ports, not consoles: the script's output comes without the machine's.
+    # Hardware virtualization is not asked for, so that the machine is the same everywhere.
+    waited setpriv --pdeathsig TERM timeout --kill-after=5 "${VM_TIMEOUT_S:-3600}" setpriv --pdeathsig KILL \
+        qemu-system-x86_64 -accel tcg,thread=multi -cpu Haswell-v4,-pcid,-x2apic,-tsc-deadline,-invpcid,-spec-ctrl -m "${VM_MEMORY_MB:-6000}" -smp 2 \
+        -display none -no-reboot -nodefaults -nic none -monitor none -serial "file:$scratch/console.log" \
+        -kernel "$dir/kernel" -initrd "$dir/initrd" \
+        -append 'root=LABEL=system rw console=ttyS0 panic=-1 quiet systemd.show_status=false' \
+        -drive "file=$dir/disk.img,if=virtio,format=raw,cache=unsafe,snapshot=on" \
+        -drive "file=$scratch/files.img,if=virtio,format=raw,readonly=on" "${arguments[@]}" \
+        -device virtio-rng-pci -device virtio-serial-pci \
+        -chardev stdio,id=output,signal=off -device virtserialport,chardev=output,name=output \
+        -chardev "file,id=code,path=$scratch/code" -device virtserialport,chardev=code,name=code \
+        -chardev "file,id=result,path=${result:-/dev/null}" -device virtserialport,chardev=result,name=result <>"$scratch/silence" || true
+    read -r code 2>/dev/null <"$scratch/code" || true
+    if [ -z "$code" ]; then
+        mv "$scratch/console.log" "$dir/console.log"
+        tail -n 30 "$dir/console.log" >&2
+        die "The machine ended before its script, perhaps after ${VM_TIMEOUT_S:-3600} s; its console is in $dir/console.log."
+    fi
+    if [ -n "$keep" ]; then
+        if [ "$code" = 0 ]; then mv "$store.new" "$store"; else rm -f "$store.new"; fi
+    fi
+    exit "$code"
+}
+
+verb=''
+store=''
+keep=''
+result=''
+words=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --store)
+            store=$(realpath -m "${2:?}")
+            shift
+            ;;
+        --result)
+            result=$(realpath -m "${2:?}")
+            shift
+            ;;
+        --keep) keep=yes ;;
+        *) words+=("$1") ;;
+    esac
+    shift
+done
+verb=${words[0]:-}
+mkdir -p "$dir"
+case $verb:${#words[@]} in
+    build:1)
+        exec 9>"$dir/lock"
+        flock 9
+        build
+        ;;
+    run:2 | run:3)
+        "$script" build
+        run "${words[@]:1}"
+        ;;
+    *)
+        usage >&2
+        exit 64
+        ;;
+esac
