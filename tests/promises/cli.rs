@@ -557,10 +557,7 @@ async fn what_stops_a_script_from_running_is_told_once() {
 }
 
 /// A Podman engine that answers each request, and refuses each container with its whole description.
-async fn refusing_engine(
-    request: axum::extract::Request,
-    protocol: String,
-) -> axum::response::Response {
+fn refusing_engine(request: &axum::extract::Request, protocol: &str) -> axum::response::Response {
     use axum::{Json, http::StatusCode, response::IntoResponse};
     let path = request.uri().path().to_owned();
     if path.ends_with("/containers/create") {
@@ -599,7 +596,7 @@ async fn the_doctor_tries_a_sandbox_and_tells_in_one_line_why_none_starts() {
     let first = told.lines().next().unwrap_or_default();
     let protocol = first.rsplit(' ').next().unwrap_or_default().to_owned();
     let app =
-        axum::Router::new().fallback(move |request| refusing_engine(request, protocol.clone()));
+        axum::Router::new().fallback(async move |request| refusing_engine(&request, &protocol));
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
     let host = format!("unix://{}", socket.display());
     let settings = [

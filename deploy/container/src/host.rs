@@ -17,8 +17,6 @@ pub struct Host {
     pub rootless: bool,
     /// SELinux separates containers.
     pub selinux: bool,
-    /// `AppArmor` confines containers.
-    pub apparmor: bool,
     /// The limits that the engine can set.
     pub settable: Settable,
     /// The user ids that a container can have are less than this.
@@ -54,6 +52,7 @@ impl Product {
 
 /// The limits that an engine can set. A rootless engine can set those that systemd has delegated to its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "an engine may set any of these, or none")]
 pub struct Settable {
     /// Memory.
     pub memory: bool,
@@ -89,7 +88,6 @@ impl Host {
             // Podman before 4.6 has only the second.
             rootless: has("rootless") || info["Rootless"] == true,
             selinux: has("selinux"),
-            apparmor: has("apparmor"),
             settable: Settable {
                 memory: can("MemoryLimit", "memory"),
                 swap: can("SwapLimit", "memory") && (podman.is_null() || has_swap),
@@ -170,8 +168,7 @@ mod tests {
         let host = |info: &Value| Host::of(info, &json!({}));
         let options = ["name=seccomp,profile=builtin", "name=rootless", "name=selinux"];
         let found = host(&json!({ "SecurityOptions": options }));
-        assert!(found.rootless && found.selinux && !found.apparmor);
-        assert!(host(&json!({ "SecurityOptions": ["name=apparmor"] })).apparmor);
+        assert!(found.rootless && found.selinux);
         let found = host(&json!({ "SecurityOptions": ["name=rootlesskit", "selinux"] }));
         assert!(!found.rootless && !found.selinux);
         assert!(host(&json!({ "Rootless": true })).rootless);

@@ -135,7 +135,7 @@ mod tests {
             include_str!("recorded/docker-version.json"),
         );
         assert_eq!(facts.host.product, Product::Docker);
-        assert!(!facts.host.rootless && !facts.host.selinux && !facts.host.apparmor);
+        assert!(!facts.host.rootless && !facts.host.selinux);
         assert_eq!(facts.version, "Docker 26.1.5+dfsg1");
         assert_eq!((&*facts.api, &*facts.cgroup), ("1.45", "1"));
         assert_eq!(facts.runtimes, ["io.containerd.runc.v2", "runc"]);
@@ -150,7 +150,7 @@ mod tests {
             include_str!("recorded/podman-version.json"),
         );
         assert_eq!(facts.host.product, Product::Podman);
-        assert!(!facts.host.rootless && !facts.host.selinux && !facts.host.apparmor);
+        assert!(!facts.host.rootless && !facts.host.selinux);
         assert_eq!((&*facts.version, &*facts.api, &*facts.cgroup), ("Podman 4.3.1", "1.41", "1"));
         assert_eq!(facts.default_runtime, "crun");
         assert_eq!(facts.folder, "/var/lib/containers/storage");
