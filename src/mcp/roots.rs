@@ -38,7 +38,7 @@ use rmcp::{
     },
     service::RequestContext,
 };
-use sandbox_container::dataset_danger;
+use sandbox_container::dataset_folder;
 use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
@@ -157,8 +157,8 @@ fn datasets(roots: &[PathBuf], own: &[PathBuf]) -> Vec<Arc<Dataset>> {
     let mut all: Vec<Arc<Dataset>> = vec![];
     let home = std::env::var_os("HOME").map(|home| real(Path::new(&home)));
     for root in roots {
-        let danger =
-            dataset_danger(&real(root)).or_else(|| root_danger(&real(root), home.as_deref()));
+        let danger = dataset_folder(&real(root).to_string_lossy()).err();
+        let danger = danger.or_else(|| root_danger(&real(root), home.as_deref()));
         let has_own = || own.iter().any(|own| real(own).starts_with(real(root)));
         let danger = danger.or_else(|| has_own().then_some("has a file of the server's own"));
         if let Some(why) = danger {
@@ -461,7 +461,8 @@ mod tests {
         let home = Some(Path::new("/home/ann"));
         let danger = |path: &str| {
             let path = Path::new(path);
-            dataset_danger(path).or_else(|| root_danger(path, home)).is_some()
+            let folder = dataset_folder(&path.to_string_lossy()).err();
+            folder.or_else(|| root_danger(path, home)).is_some()
         };
         for bad in [
             "/",

@@ -135,9 +135,9 @@ pub fn dataset_folder(text: &str) -> Result<PathBuf, &'static str> {
     if !path.is_absolute() || !is_plain {
         return Err("is no absolute path without .. in it");
     }
-    // They separate the options of a mount.
-    if text.contains([',', ':', '\\']) {
-        return Err("has a comma, a colon or a backslash");
+    // They separate or quote the options of a mount.
+    if text.contains([',', ':', '\\', '"']) {
+        return Err("has a comma, a colon, a backslash or a quotation mark");
     }
     // Without a slash at the end, and without two in a row.
     let path: PathBuf = path.components().collect();
