@@ -82,7 +82,7 @@ impl Host {
         };
         let has_swap = info["SwapLimit"] != false || info["CgroupVersion"] == "2";
         Self {
-            cpus: info["NCPU"].as_f64().unwrap_or(1.0),
+            cpus: info["NCPU"].as_f64().filter(|cpus| *cpus >= 1.0).unwrap_or(1.0),
             counts_internet_sockets: info["CgroupVersion"] == "2",
             product: Product::of(version),
             // Podman before 4.6 has only the second.
@@ -111,7 +111,8 @@ pub fn add_podman_info(info: &mut Value, podman: &Value) {
     let sizes = |map: &Value| {
         let ranges = map.as_array()?;
         let ends = ranges.iter().map(|range| {
-            range["container_id"].as_u64().unwrap_or(0) + range["size"].as_u64().unwrap_or(0)
+            let first = range["container_id"].as_u64().unwrap_or(0);
+            first.saturating_add(range["size"].as_u64().unwrap_or(0))
         });
         ends.max()
     };

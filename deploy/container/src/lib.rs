@@ -26,7 +26,7 @@ pub use self::{
     host::{HOST_FIELDS, Host, PODMAN_INFO, Product, Settable, add_podman_info, has_podman_info},
     options::{Container, PACKAGES, Purpose, agent_arguments, create_body},
     owner::{Owner, UnknownForm},
-    profiles::Profiles,
+    profiles::{Profiles, folder_for_engine},
     uid::{GID, UIDS, Uid, uids_below},
 };
 

@@ -29,7 +29,7 @@ struct Cli {
     engine: PathBuf,
 
     /// Folder for files that Podman reads: a private one, which it sees by the same path. Docker needs none.
-    #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
+    #[arg(long, value_name = "FOLDER", default_value_os_t = sandbox_container::folder_for_engine())]
     files: PathBuf,
 
     /// Ask the relay that listens there whether its engine answers, instead of starting one: exit code 0 or 1.

@@ -1,10 +1,8 @@
 //! The connection to the engine, and the files that it reads.
 
-use std::{io, path::PathBuf};
-
 use bollard::{Docker as Engine, models::ContainerCreateBody};
 use parking_lot::Mutex;
-use sandbox_container::{Owner, Product, Profiles};
+use sandbox_container::{Owner, Product, Profiles, folder_for_engine};
 
 use super::{
     engine,
@@ -49,7 +47,8 @@ impl Connection {
         }
         let mut profiles = self.profiles.lock();
         if profiles.is_none() {
-            *profiles = Some(folder_of_profiles(owner).map_err(engine::no_profile)?);
+            let made = Profiles::new(&folder_for_engine(), owner);
+            *profiles = Some(made.map_err(engine::no_profile)?);
         }
         let options = body.host_config.as_mut().and_then(|it| it.security_opt.as_mut());
         match (&*profiles, options) {
@@ -57,11 +56,4 @@ impl Connection {
             _ => Ok(()),
         }
     }
-}
-
-/// A folder that an engine of this machine sees: the user's, or else the one for temporary files.
-fn folder_of_profiles(owner: &Owner) -> io::Result<Profiles> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let own = own.filter(|folder| folder.is_dir());
-    Profiles::new(&own.unwrap_or_else(std::env::temp_dir), owner)
 }

@@ -1,7 +1,12 @@
 //! The choice of the engine: the one that a variable or Docker's context names, or else the first that answers at a
 //! usual place.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{
+    env,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bollard::{API_DEFAULT_VERSION, Docker, errors::Error};
 use serde_json::Value;
@@ -61,14 +66,16 @@ fn usual(variable: &dyn Fn(&str) -> Option<String>, uid: u32) -> Vec<String> {
 /// Connects to the first of these places at which an engine answers. If none does, the error is that of the first at
 /// which there is one.
 pub(super) async fn connect(places: Vec<String>) -> Result<Found, Error> {
-    let is_there = |host: &&String| {
-        host.strip_prefix(UNIX).is_none_or(|socket| PathBuf::from(socket).exists())
+    let is_only = places.len() == 1;
+    let is_there = |host: &&String| match host.strip_prefix(UNIX) {
+        Some(socket) if is_only => Path::new(socket).exists(),
+        Some(socket) => is_trusted(Path::new(socket)),
+        None => true,
     };
     let mut there: Vec<_> = places.iter().filter(is_there).cloned().collect();
     if there.is_empty() {
         there.extend(places.into_iter().next());
     }
-    let is_only = there.len() == 1;
     let mut first = None;
     for host in there {
         let asked = async {
@@ -76,13 +83,9 @@ pub(super) async fn connect(places: Vec<String>) -> Result<Found, Error> {
             let facts = facts::read(&engine).await?;
             Ok(Found { host: host.clone(), engine, facts })
         };
-        let found = if is_only {
-            asked.await
-        } else {
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
-            answer.unwrap_or(Err(Error::RequestTimeoutError))
-        };
-        match found {
+        let most = if is_only { Duration::from_secs(TIMEOUT_S) } else { ANSWER_TIMEOUT };
+        let found = tokio::time::timeout(most, asked).await;
+        match found.unwrap_or(Err(Error::RequestTimeoutError)) {
             Ok(found) => return Ok(found),
             Err(error) => {
                 tracing::debug!(host, %error, "no engine answers");
@@ -91,6 +94,12 @@ pub(super) async fn connect(places: Vec<String>) -> Result<Found, Error> {
         }
     }
     Err(first.unwrap_or(Error::SocketNotFoundError("none".into())))
+}
+
+/// Whether a socket exists that only root or this user can have put there: an engine gets all code and all files.
+fn is_trusted(socket: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::metadata(socket).is_ok_and(|found| [0, own].contains(&found.uid()))
 }
 
 /// Whether the engine at this address sees the same files as this server.
@@ -127,8 +136,6 @@ fn context_host() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use sandbox_container::Product;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
