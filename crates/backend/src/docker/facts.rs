@@ -7,6 +7,11 @@ use model::DatasetSource;
 use sandbox_container::{Host, PODMAN_INFO, Product, add_podman_info, has_podman_info};
 use serde_json::Value;
 
+use super::engine::line;
+
+/// Maximum size of an answer in bytes.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+
 /// Properties of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct EngineFacts {
@@ -35,18 +40,22 @@ pub(super) struct EngineFacts {
 impl EngineFacts {
     /// Reads the properties from the engine's answers to `/info` and `/version`.
     fn of(info: &Value, version: &Value) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+        let text = |value: &Value| line(value.as_str().unwrap_or("unknown"));
         let host = Host::of(info, version);
-        let mut runtimes: Vec<String> =
-            info["Runtimes"].as_object().into_iter().flat_map(|all| all.keys().cloned()).collect();
+        let mut runtimes: Vec<String> = info["Runtimes"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| line(name))
+            .collect();
         runtimes.sort_unstable();
         let name = match host.product {
             // Some distributions of Docker have a name of their own.
             Product::Docker => {
                 let name = version["Platform"]["Name"].as_str().filter(|name| !name.is_empty());
-                name.unwrap_or(Product::Docker.as_str())
+                line(name.unwrap_or(Product::Docker.as_str()))
             }
-            Product::Podman => Product::Podman.as_str(),
+            Product::Podman => Product::Podman.as_str().to_owned(),
         };
         let options = info["SecurityOptions"].as_array().into_iter().flatten();
         let devices = |all: &Vec<Value>| {
@@ -115,7 +124,15 @@ async fn get(engine: &Docker, path: &'static str) -> Result<Value, Error> {
         }
         request
     });
-    let body: BytesMut = asking.export_container("none").try_collect().await?;
+    let mut parts = asking.export_container("none");
+    let mut body = BytesMut::new();
+    while let Some(part) = parts.try_next().await? {
+        body.extend_from_slice(&part);
+        if body.len() > MAX_ANSWER_BYTES {
+            let err = std::io::Error::other("the answer is too long");
+            return Err(Error::IOError { err });
+        }
+    }
     serde_json::from_slice(&body).map_err(|err| Error::JsonSerdeError { err })
 }
 

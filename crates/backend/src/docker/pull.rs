@@ -29,7 +29,7 @@ pub(super) async fn pull_image(
         let (part, state) = (info.id.unwrap_or_default(), info.status.unwrap_or_default());
         // The engine repeats a state for each piece of a layer.
         if states.get(&part) != Some(&state) {
-            progress(format!("{part} {state}").trim());
+            progress(&engine::line(&format!("{part} {state}")));
             states.insert(part, state);
         }
     }
@@ -51,6 +51,7 @@ pub(super) async fn pull_image(
 }
 
 fn failed(reference: &str, why: &str) -> BackendError {
+    let why = engine::line(why);
     let message = format!("The image {reference} could not be pulled: {why}.");
     BackendError::new(Kind::Refused, message)
 }
