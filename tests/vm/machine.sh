@@ -5,8 +5,7 @@
 #   machine.sh run <script> [folder]       boots it and runs the script in it as root. The machine has a copy of the
 #                                          folder in /files, and nothing that it writes is kept
 #
-#   --store FILE   with `run`: a disk, which the machine mounts at /store. It is made if it is missing
-#   --keep         with `run`: what the machine writes to /store is kept, if the script succeeds
+#   --store FILE   with `run`: a disk, which the machine mounts at /store
 #   --result FILE  with `run`: what the machine writes to /dev/virtio-ports/result
 #
 #   VM_DIR         where the disk is (default: vm in CARGO_TARGET_DIR or target)
@@ -29,7 +28,6 @@ PACKAGES=(
     podman crun netavark passt
 )
 DISK_SIZE=6G
-STORE_SIZE=8G
 scratch=''
 emulator=''
 
@@ -107,10 +105,9 @@ build() {
     scratch=''
 }
 
-# The machine's disks are written to a file that ends with the emulator. The disk of the store, if it is kept, is
-# written as a copy beside it.
+# What the machine writes to its disks is in a file that ends with the emulator.
 run() {
-    local script=$1 folder=${2:-} size snapshot=on code=''
+    local script=$1 folder=${2:-} size code=''
     local arguments=()
     [ -r "$script" ] || die "There is no script at $script."
     new_scratch
@@ -122,15 +119,8 @@ run() {
     make_disk "$scratch/files.img" "$((size + size / 8 + 64))M" files "$scratch/files"
     rm -rf "$scratch/files"
     if [ -n "$store" ]; then
-        if [ -n "$keep" ]; then
-            snapshot=off
-            rm -f "$store.new"
-            if [ -e "$store" ]; then cp --sparse=always "$store" "$store.new"; else make_disk "$store.new" "$STORE_SIZE" store; fi
-            arguments+=(-drive "file=$store.new,if=virtio,format=raw,cache=unsafe,snapshot=$snapshot")
-        else
-            [ -e "$store" ] || die "There is no disk at $store."
-            arguments+=(-drive "file=$store,if=virtio,format=raw,cache=unsafe,snapshot=$snapshot")
-        fi
+        [ -e "$store" ] || die "There is no disk at $store."
+        arguments+=(-drive "file=$store,if=virtio,format=raw,cache=unsafe,snapshot=on")
     fi
     # At the end of its input the emulator would also end the output.
     mkfifo "$scratch/silence"
@@ -153,15 +143,11 @@ run() {
         tail -n 30 "$dir/console.log" >&2
         die "The machine ended before its script, perhaps after ${VM_TIMEOUT_S:-3600} s; its console is in $dir/console.log."
     fi
-    if [ -n "$keep" ]; then
-        if [ "$code" = 0 ]; then mv "$store.new" "$store"; else rm -f "$store.new"; fi
-    fi
     exit "$code"
 }
 
 verb=''
 store=''
-keep=''
 result=''
 words=()
 while [ $# -gt 0 ]; do
@@ -174,7 +160,6 @@ while [ $# -gt 0 ]; do
             result=$(realpath -m "${2:?}")
             shift
             ;;
-        --keep) keep=yes ;;
         *) words+=("$1") ;;
     esac
     shift

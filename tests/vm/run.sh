@@ -10,7 +10,7 @@
 #   SANDBOX_IMAGE  the image (default llm-sandbox:latest)
 #   UPDATE_DOCS    if it is set, the engine's column is written into docs/conformance.md
 #
-# Settings as in machine.sh. Exit code 0: no check failed. 77: there is no emulator.
+# Needs Docker and, for Podman, the program podman. Settings as in machine.sh. Exit code 0: no check failed. 77: there is no emulator.
 set -euo pipefail
 
 source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib.sh"
@@ -64,17 +64,24 @@ unpack_for_docker() {
     [ "$engine" = docker ] || place=home/tester/.local/share/docker
     mkdir -p "$scratch/store/$place"
     mv "$scratch/data/image" "$scratch/data/overlay2" "$scratch/store/$place"
-    if [ "$engine" = docker-rootless ]; then python3 "$here/shift.py" "$scratch/store/home"; fi
+}
+
+# Podman needs no service for that.
+unpack_for_podman() {
+    local place=var/lib/containers/storage
+    [ "$engine" = podman ] || place=home/tester/.local/share/containers/storage
+    mkdir -p "$scratch/store/$place"
+    docker save "$image" |
+        podman --root "$scratch/store/$place" --runroot "$scratch/run" --storage-driver overlay load >/dev/null
+    # Files of this machine's Podman, which may be older than that in the emulated one.
+    rm -rf "$scratch/store/$place"/{libpod,mounts,tmp,defaultNetworkBackend}
+}
+
+make_store() {
+    case $engine in *-rootless) python3 "$here/shift.py" "$scratch/store/home" ;; esac
     truncate -s 6G "$store.new"
     mkfs.ext4 -q -F -L store -O ^has_journal -E root_owner=0:0,nodiscard -d "$scratch/store" "$store.new"
     mv "$store.new" "$store"
-}
-
-load_in_machine() {
-    docker save --output "$scratch/image.tar" "$image"
-    cp "$here/guest/engine.sh" "$scratch"
-    settings >"$scratch/settings"
-    "$here/machine.sh" run --store "$store" --keep "$here/guest/load.sh" "$scratch"
 }
 
 load_image() {
@@ -85,10 +92,8 @@ load_image() {
     step "$image into the store of $engine"
     rm -f "$store" "$store.stamp"
     scratch=$(mktemp -d "$dir/load.XXXXXX")
-    case $engine in
-        docker*) unpack_for_docker ;;
-        *) load_in_machine ;;
-    esac
+    "unpack_for_${engine%-rootless}"
+    make_store
     rm -rf "$scratch"
     printf '%s\n' "$id" >"$store.stamp"
 }
@@ -114,9 +119,9 @@ test_engine() {
     (cd "$root" && cp -r --parents demo/analysis demo/*.py docs/conformance.md "$scratch/repository")
     chmod -R a+rX "$scratch"
     settings >"$scratch/settings"
-    "$here/machine.sh" run --store "$store" --result "$dir/conformance.md" "$here/guest/test.sh" "$scratch" ||
+    "$here/machine.sh" run --store "$store" --result "$scratch/conformance.md" "$here/guest/test.sh" "$scratch" ||
         failed+=("$engine")
-    if [ -n "${UPDATE_DOCS:-}" ]; then cp "$dir/conformance.md" "$root/docs/conformance.md"; fi
+    if [ -n "${UPDATE_DOCS:-}" ]; then cp "$scratch/conformance.md" "$root/docs/conformance.md"; fi
     rm -rf "$scratch"
     scratch=''
 }

@@ -1,5 +1,7 @@
 //! Checks of the engine and the image for `llm-sandbox doctor`.
 
+use std::fs;
+
 use link::{Link, LinkError, Opening, Stream, Timing};
 use sandbox_container::{Settable, Storage};
 use tokio::time::Instant;
@@ -50,6 +52,13 @@ impl Docker {
         ];
         let gpus = (!self.gpus.is_empty()).then(|| Check::new("gpus", gpus(&self.gpus, facts)));
         always.into_iter().chain(missing).chain(start).chain(disk).chain(gpus).collect()
+    }
+
+    /// The label that AppArmor gives the processes of a container, if the engine is on this machine and shows it.
+    async fn apparmor_label(&self, id: &str) -> Option<String> {
+        let engine = &self.connection().await.ok()?.engine;
+        let pid = engine.inspect_container(id, None).await.ok()?.state?.pid?;
+        fs::read_to_string(format!("/proc/{pid}/attr/current")).ok()
     }
 
     fn cgroup(&self, facts: &EngineFacts) -> Finding {
@@ -108,7 +117,12 @@ impl Docker {
         let stream = Stream { reader, writer };
         let finding = match Link::connect(stream, Timing::default(), Opening::default()).await {
             Ok(_) => {
-                Finding::Good(format!("a sandbox starts in {} ms", begun.elapsed().as_millis()))
+                let took = begun.elapsed().as_millis();
+                let confined = self.apparmor_label(&id).await;
+                confined
+                    .as_deref()
+                    .and_then(stacked)
+                    .unwrap_or_else(|| Finding::Good(format!("a sandbox starts in {took} ms")))
             }
             Err(error) => {
                 let fault = match error {
@@ -196,6 +210,22 @@ fn limits_check(settable: Settable) -> Option<Finding> {
     })
 }
 
+/// The fault of processes that AppArmor confines by two profiles: each permits signals only among processes of that
+/// profile alone, so that a sandbox cannot end its programs.
+fn stacked(label: &str) -> Option<Finding> {
+    let (first, others) = label.trim().split_once("//&")?;
+    let second = others.split([' ', '/']).next().unwrap_or(others);
+    Some(Finding::fault(
+        format!(
+            "AppArmor confines sandboxes by two profiles, {first} and {second}, so that they cannot end their programs"
+        ),
+        format!(
+            "As root: ln -s /etc/apparmor.d/{second} /etc/apparmor.d/disable/ && apparmor_parser -R \
+             /etc/apparmor.d/{second}"
+        ),
+    ))
+}
+
 fn gpus(wanted: &[String], facts: &EngineFacts) -> Finding {
     let names = wanted.join(", ");
     let fix = "Install the driver's CDI specifications on the engine's host (for NVIDIA `nvidia-ctk cdi generate`), or \
@@ -251,5 +281,24 @@ fn cpus(limit: f64, host: f64) -> Finding {
             format!("SANDBOX_CPU_LIMIT is {limit}, but the engine's host has {host}"),
             format!("Sandboxes get {host}."),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_profiles_of_apparmor_are_a_fault_with_its_fix() {
+        for label in ["docker-default (enforce)\n", "unconfined\n", "runc (unconfined)\n", ""] {
+            assert!(stacked(label).is_none(), "{label}");
+        }
+        let Some(Finding::Fault { text, fix }) =
+            stacked("containers-default-0.62.2//&crun (mixed)\n")
+        else {
+            panic!("no fault")
+        };
+        assert!(text.contains("containers-default-0.62.2 and crun,"), "{text}");
+        assert!(fix.contains("ln -s /etc/apparmor.d/crun /etc/apparmor.d/disable/"), "{fix}");
     }
 }
