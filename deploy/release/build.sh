@@ -10,7 +10,7 @@
 #   DIST            folder for the artefacts (default dist/); its contents are replaced
 #   RELEASE_TARGET  folder for the build (default target/release-build)
 #
-# Needs Rust 1.95, a C compiler, Python 3.11, npm, dpkg-deb, and a network for PyPI, npm and crates.io.
+# Needs Rust 1.95, a C compiler, Python 3.11, npm, dpkg-deb, and a network for packages of these.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -64,6 +64,8 @@ if ! sha256sum --check --status <<<"$QUICKJS_SHA256  $packages/$QUICKJS_FILE" 2>
     sha256sum --check --status <<<"$QUICKJS_SHA256  $packages/$QUICKJS_FILE" || die "$QUICKJS_FILE is not the pinned one."
 fi
 
+# Only a folder of artefacts is replaced.
+if [ -n "$(ls -A "$dist" 2>/dev/null)" ] && [ ! -e "$dist/SHA256SUMS" ]; then die "$dist has other files."; fi
 rm -rf "$dist"
 mkdir -p "$dist"
 python3 "$here/pack.py" --name "$NAME" --repository "$REPOSITORY" --version "$version" --glibc "$glibc" \
