@@ -2,6 +2,7 @@
 
 use std::{
     env, fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -13,6 +14,9 @@ const NAME: &str = "sandbox";
 
 /// The name under which this program is published in package indexes, and the command that it installs there.
 pub(super) const DISTRIBUTION: &str = "llm-sandbox-server";
+
+/// Maximum size of a client's file, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Claude Desktop ends each call after 60 seconds.
 const CLAUDE_DESKTOP_TIMEOUT: (&str, &str) = ("SANDBOX_EXEC_TIMEOUT_S", "50");
@@ -111,9 +115,7 @@ impl Client {
                 ("in a terminal".into(), line.join(" "))
             }
             Place::File { path, member } => {
-                let entry = self.server.entry(member).to_string();
-                let entry = format!(r#"{{ "{member}": {{ "{NAME}": {entry} }} }}"#);
-                (format!("in {}", path.display()), entry)
+                (format!("in {}", path.display()), self.server.to_paste_as(member))
             }
         }
     }
@@ -127,12 +129,9 @@ impl Client {
             Place::Claude => self.add_by_command(),
             Place::File { path, member } => {
                 let fail = |error: io::Error| format!("{}: {error}", path.display());
+                let text = read(path).map_err(fail)?;
                 // A link, as programs that manage such files make them, stays a link.
                 let path = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                let text = match fs::read_to_string(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-                    text => text.map_err(fail)?,
-                };
                 let changed = with_server(&text, member, &self.server);
                 match changed.map_err(|why| format!("{} {why}", path.display()))? {
                     None => Ok(Added::Before),
@@ -168,6 +167,15 @@ impl Client {
 }
 
 impl Server {
+    /// The entry of this server in the form that most clients use.
+    pub(super) fn to_paste(&self) -> String {
+        self.to_paste_as("mcpServers")
+    }
+
+    fn to_paste_as(&self, member: &str) -> String {
+        format!(r#"{{ "{member}": {{ "{NAME}": {} }} }}"#, self.entry(member))
+    }
+
     /// The entry of this server in a client's file.
     fn entry(&self, member: &str) -> serde_json::Value {
         let mut entry = serde_json::json!({ "command": self.command[0] });
@@ -190,18 +198,22 @@ impl Server {
 /// # Errors
 /// The reason why the file stays, as the end of a sentence.
 fn with_server(text: &str, member: &str, server: &Server) -> Result<Option<String>, String> {
+    if text.starts_with('\u{feff}') {
+        return Err("begins with a byte order mark".into());
+    }
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let root = CstRootNode::parse(text, &ParseOptions::default())
         .map_err(|error| format!("is not valid JSON: {error}"))?;
     let unexpected = || format!("does not have a JSON object in \"{member}\"");
     let object = root.object_value_or_create().ok_or_else(unexpected)?;
+    let is_member = |name: Option<String>| name.as_deref() == Some(member);
+    if object.properties().iter().filter(|it| is_member(it.decoded_name())).count() > 1 {
+        return Err(format!("has \"{member}\" more than once"));
+    }
     let servers = object.object_value_or_create(member).ok_or_else(unexpected)?;
     let entry = server.entry(member);
     if let Some(present) = servers.get(NAME) {
-        let present = present.value().map(|value| value.to_string());
-        let present =
-            present.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
-        if present.as_ref() == Some(&entry) {
+        if present.to_serde_value().as_ref() == Some(&entry) {
             return Ok(None);
         }
         return Err(format!("already has another server named {NAME}, which was not changed"));
@@ -224,10 +236,31 @@ fn input(value: &serde_json::Value) -> jsonc_parser::cst::CstInputValue {
     }
 }
 
+/// The text of a client's file; empty if there is none.
+fn read(path: &Path) -> io::Result<String> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(String::new());
+    }
+    let found = fs::metadata(path)?;
+    if !found.is_file() || found.len() > MAX_FILE_BYTES {
+        return Err(io::Error::other("it is no file with the settings of a client"));
+    }
+    // The file that replaces it would be this user's, and the client might not read it.
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    fs::read_to_string(path)
+}
+
 /// Replaces a file at once, so that a client never reads half of it. The file's permissions stay.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("no file can be made in its folder ({})", error.kind()),
+        )
+    })?;
     io::Write::write_all(&mut file, text.as_bytes())?;
     if let Ok(present) = fs::metadata(path) {
         file.as_file().set_permissions(present.permissions())?;
@@ -310,6 +343,8 @@ mod tests {
         for (text, why) in [
             ("{ \"mcpServers\": [] }", "JSON object"),
             ("[]", "JSON object"),
+            ("{ \"mcpServers\": {}, \"mcpServers\": {} }", "more than once"),
+            ("\u{feff}{}", "byte order mark"),
             ("{ nothing", "not valid JSON"),
             ("{ \"mcpServers\": { \"sandbox\": { \"command\": \"docker\" } } }", "another server"),
         ] {

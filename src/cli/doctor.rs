@@ -154,8 +154,28 @@ pub(super) fn server(config: &Config) -> clients::Server {
     clients::Server {
         command: command.into_iter().chain(options).collect(),
         env: settings_of_environment(config)
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .map(|(name, value)| (name.to_owned(), from_anywhere(name, value)))
             .collect(),
+    }
+}
+
+/// The value of a setting with absolute paths: a client starts the server in another folder. Files that runs make are
+/// exported to the client's folder.
+fn from_anywhere(name: &str, value: &str) -> String {
+    let has_paths = ["_FILE", "_DIR", "_ROOTS"].iter().any(|end| name.ends_with(end));
+    if !has_paths || name == "SANDBOX_EXPORT_DIR" {
+        return value.to_owned();
+    }
+    let separator = table::rows().find(|row| row.name == name).and_then(|row| row.form.separator());
+    let absolute = |path: &str| match std::path::absolute(path.trim()) {
+        Ok(absolute) => absolute.display().to_string(),
+        Err(_) => path.to_owned(),
+    };
+    match separator {
+        Some(separator) => {
+            value.split(separator).map(absolute).collect::<Vec<_>>().join(&separator.to_string())
+        }
+        None => absolute(value),
     }
 }
 

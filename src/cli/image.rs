@@ -38,7 +38,10 @@ pub(super) async fn provide(config: &Config) -> ExitCode {
 /// Pulls an image, and uses it as the sandbox image.
 pub(super) async fn pull(config: &Config, image: Option<&str>) -> ExitCode {
     let Some(image) = image else {
-        return fail("this program is of no release, so name the image to pull", EXIT_USAGE);
+        return fail(
+            "Name the image to pull, or build one with `llm-sandbox image build`: no image was published for this program.",
+            EXIT_USAGE,
+        );
     };
     let backend = match backend(config) {
         Ok(backend) => backend,

@@ -358,6 +358,7 @@ pub fn main() -> ExitCode {
                 image::build(&config, args).await
             }
             Command::Image { command: ImageCommand::Pull { image } } => {
+                let image = image.filter(|image| !image.is_empty());
                 image::pull(&config, image.as_deref().or(image::PUBLISHED)).await
             }
             #[cfg(feature = "wasm")]

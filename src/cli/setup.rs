@@ -29,6 +29,11 @@ pub(super) async fn setup(config: Config, args: &SetupArgs) -> ExitCode {
         Engine::Auto => {
             let Choice { engine, why, .. } = backend::factory::installable(&config).await;
             print_line!("Engine: {} ({why}).", engine.as_str());
+            if engine == Engine::Wasm {
+                print_line!(
+                    "If you prefer Docker, end this with Ctrl-C, and run it again when its engine can be used."
+                );
+            }
             Config { engine, engine_reason: Some(why), ..config }
         }
         _ => config,
@@ -65,11 +70,12 @@ fn tell_clients(config: &Config, write: bool) -> ExitCode {
     let found = clients::found(&home, &folder, clients::is_on_path("claude"), &server);
     print_line!("");
     if found.is_empty() {
-        let command = server.command.join(" ");
-        print_line!(
-            "Ready. No client was found on this machine: docs/clients says how to connect each."
-        );
-        print_line!("The command that starts the server is: {command}");
+        let why = if home.is_dir() {
+            "No client was found on this machine"
+        } else {
+            "HOME names no folder, so no client was looked for"
+        };
+        print_line!("Ready. {why}. Most clients take this entry:\n  {}", server.to_paste());
         return ExitCode::SUCCESS;
     }
     if !write {

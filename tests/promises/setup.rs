@@ -226,7 +226,7 @@ async fn an_image_of_another_program_is_not_used() {
         assert!(doctor.contains("llm-sandbox-test-unchanged:1 does not exist"), "{doctor}");
     }
     let said = run_to(64, home.path(), &[], &["image", "pull"]).await;
-    assert!(said.contains("name the image"), "{said}");
+    assert!(said.contains("Name the image"), "{said}");
     let nowhere = ["image", "pull", "127.0.0.1:1/own:1"];
     let said = run_to(69, home.path(), &[], &nowhere).await;
     assert!(said.contains("127.0.0.1:1/own:1 could not be pulled"), "{said}");
