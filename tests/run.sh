@@ -264,7 +264,10 @@ full() {
     docker_stage 'soak, two minutes over stdio' tests/soak.sh 2
     docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
     stage_once 'without default features, on the oldest Rust' oldest
-    docker_stage 'Docker on cgroup version 2, in an emulated machine' tests/vm/run.sh docker "$server"
+    local engine
+    for engine in docker docker-rootless podman; do
+        docker_stage "$engine on cgroup version 2, in an emulated machine" tests/vm/run.sh "$engine" "$server"
+    done
     if [ -n "$kubernetes" ]; then docker_stage 'drills on a real Kubernetes' tests/kubernetes/drills.sh; fi
     docker_stage 'no container is left' no_containers_left
 }

@@ -68,6 +68,7 @@ unpack_for_docker() {
 
 # Podman needs no service for that.
 unpack_for_podman() {
+    have podman || need_packages podman podman
     local place=var/lib/containers/storage
     [ "$engine" = podman ] || place=home/tester/.local/share/containers/storage
     mkdir -p "$scratch/store/$place"
