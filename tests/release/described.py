@@ -11,7 +11,7 @@ from pathlib import Path
 dist, version = Path(sys.argv[1]), sys.argv[2]
 
 server = json.loads((dist / "server.json").read_text("utf-8"))
-# What the registry's schema of 2025-12-11 asks for.
+# The registry's schema of 2025-12-11 asks for these.
 assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"]), server["name"]
 assert 1 <= len(server["description"]) <= 100 and 1 <= len(server["title"]) <= 100
 assert server["version"] == version

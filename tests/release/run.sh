@@ -133,7 +133,7 @@ in_container() {
         if [ -n "${!name:-}" ]; then passed+=(--env "$name"); fi
     done
     docker run --rm --volume "$dist:/dist:ro" --volume "$here:/tests:ro" --volume "$ca:/run/ca.pem:ro" \
-        --volume "$volume:/root/.cache/llm-sandbox" --env SANDBOX_ENGINE=wasm \
+        --volume "$volume:/runtime" --env SANDBOX_RUNTIME_DIR=/runtime --env SANDBOX_ENGINE=wasm \
         --env SSL_CERT_FILE=/run/ca.pem --env PIP_CERT=/run/ca.pem --env NODE_EXTRA_CA_CERTS=/run/ca.pem \
         --env DEBIAN_FRONTEND=noninteractive ${passed[@]+"${passed[@]}"} debian:trixie-slim sh -euc "
             apt-get update -qq; apt-get install -y -qq --no-install-recommends $1 >/dev/null 2>&1

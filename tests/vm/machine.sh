@@ -105,7 +105,7 @@ build() {
     scratch=''
 }
 
-# What the machine writes to its disks is in a file that ends with the emulator.
+# The emulator writes changes of the disks to a file that ends with it.
 run() {
     local script=$1 folder=${2:-} size code=''
     local arguments=()

@@ -22,7 +22,7 @@ ENGINES=(docker docker-rootless podman podman-rootless)
 declare -A COLUMN=(
     [docker]='Docker, cgroup v2' [docker-rootless]='rootless Docker' [podman]='Podman' [podman-rootless]='rootless Podman'
 )
-# What AppArmor enforces in their containers. Rootless engines cannot load profiles.
+# AppArmor's profiles of their containers. Rootless engines cannot load profiles.
 declare -A PROFILE=([docker]=docker-default [podman]=containers-default)
 scratch=''
 unpacker=''

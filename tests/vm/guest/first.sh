@@ -12,5 +12,5 @@ sync
 mountpoint -q /store && umount --recursive --lazy /store
 sync
 echo "$code" >"$(port code)"
-# What still runs need not end in good order, because nothing is kept.
+# Programs that still run need not end in good order, because nothing is kept.
 systemctl poweroff --force --force

@@ -1,4 +1,4 @@
-# What the emulated machine has beside its packages. Runs in its root once, when its disk is built.
+# This script sets the emulated machine up, beside its packages. It runs in its root once, when the disk is built.
 set -euo pipefail
 
 printf 'LABEL=system / ext4 defaults 0 0\n' >/etc/fstab
@@ -32,7 +32,7 @@ WantedBy=multi-user.target
 UNIT
 systemctl enable first.service
 
-# What each boot would do anew, as nothing of it is kept: ids, caches, and the profiles of programs that are not here.
+# Ids, caches and the profiles of programs that are not here: each boot would make them anew, as nothing of it is kept.
 systemd-machine-id-setup
 systemctl mask ldconfig.service systemd-journal-catalog-update.service systemd-hwdb-update.service \
     systemd-update-done.service systemd-sysusers.service systemd-firstboot.service

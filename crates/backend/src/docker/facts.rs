@@ -113,7 +113,7 @@ pub(super) async fn read(engine: &Docker) -> Result<EngineFacts, Error> {
 
 /// The engine's whole answer to a request: bollard's types lack what only Podman tells.
 async fn get(engine: &Docker, path: &'static str) -> Result<Value, Error> {
-    // Of the requests whose answers bollard passes on as bytes, this one has no body and no parameters.
+    // bollard passes the answer to this request on as bytes, and sends it without a body and parameters.
     let asking = engine.clone().with_request_modifier(move |mut request| {
         let uri = request.uri();
         let (scheme, host) = (uri.scheme_str(), uri.authority());
