@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Names the tests of a run of cargo-nextest that failed, or passed only at their second attempt.
+"""Names the tests of a run of cargo-nextest that failed, or passed only at their second attempt, and why.
 
     tests/second_attempts.py target/nextest/gate/junit.xml
 
@@ -10,6 +10,8 @@ import sys
 import xml.etree.ElementTree as ET
 
 MOST = 3
+# Lines of a failed attempt's output that are printed: the message of a panic is among the last.
+LINES = 12
 
 if len(sys.argv) != 2:
     sys.exit(__doc__)
@@ -23,13 +25,12 @@ for case in cases:
     if case.find("failure") is not None or case.find("error") is not None:
         print(f"  failed: {case.get('classname')} {case.get('name')}")
         print(f"    run it again: cargo nextest run --workspace --all-features -E 'test(={case.get('name')})'")
-again = [
-    f"{case.get('classname')} {case.get('name')}"
-    for case in cases
-    if case.find("flakyFailure") is not None or case.find("flakyError") is not None
-]
+again = [(case, flaky) for case in cases for flaky in case if flaky.tag.startswith("flaky")]
 print(f"{len(cases)} tests, {len(again)} of them passed at their second attempt only")
-for name in again:
-    print(f"  second attempt: {name}")
+for case, flaky in again:
+    print(f"  second attempt: {case.get('classname')} {case.get('name')}")
+    output = "\n".join(flaky.findtext(kind) or "" for kind in ("system-out", "system-err"))
+    for line in [line for line in output.splitlines() if line.strip()][-LINES:]:
+        print(f"    | {line}")
 if len(again) > MOST:
     sys.exit(f"more than {MOST} tests needed a second attempt")

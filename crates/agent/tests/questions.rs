@@ -11,7 +11,7 @@ use std::{
 use child::{Agent, TIMEOUT};
 use protocol::{
     frame::{Frame, Kind, PROTOCOL_VERSION},
-    message::{Answer, Ask, End, Pause, Run, RunDone, RuntimeName, ServerHello},
+    message::{Ask, End, Pause, Run, RunDone, RuntimeName, ServerHello},
     resume::{Hold, Resume, Resumed},
 };
 
@@ -93,10 +93,10 @@ fn a_question_goes_to_the_server_and_its_answer_to_the_program() {
     run(&mut agent, 1, "it = connect()\nprint(ask(b'one', it), ask(b'two', it))", 60_000, false);
     let (number, ask, text) = question(&mut agent);
     assert_eq!((ask, &*text), (Ask { run: 1, again: false, paused: false }, "one"));
-    agent.ask(2, &Answer { ask: number }, b"1").unwrap();
+    agent.tell(2, number, b"1");
     let (next, _, text) = question(&mut agent);
     assert!(next > number && text == "two");
-    agent.ask(3, &Answer { ask: next }, b"2").unwrap();
+    agent.tell(3, next, b"2");
     assert_eq!(printed(&mut agent, 1).1, "b'1' b'2'\n");
 }
 
@@ -109,7 +109,7 @@ fn threads_ask_at_the_same_time_and_get_their_own_answers() {
     let asked: Vec<_> = (0..8).map(|_| question(&mut agent)).collect();
     for (at, (number, _, text)) in asked.iter().rev().enumerate() {
         let call = 2 + u32::try_from(at).unwrap();
-        agent.ask(call, &Answer { ask: *number }, format!("<{text}>").as_bytes()).unwrap();
+        agent.tell(call, *number, format!("<{text}>").as_bytes());
     }
     let all: Vec<_> = (0..8).map(|n| format!("b'<{n}>'")).collect();
     assert_eq!(printed(&mut agent, 1).1, format!("[{}]\n", all.join(", ")));
@@ -130,8 +130,8 @@ fn a_question_is_withdrawn_when_its_program_goes_away() {
     let of = |text: &[u8]| frames.iter().find(|frame| frame.body == text).unwrap().call;
     assert_eq!(withdrawn.call, of(b"q"));
     // An answer that comes too late is no error.
-    agent.ask(2, &Answer { ask: withdrawn.call }, b"late").unwrap();
-    agent.ask(3, &Answer { ask: of(b"r") }, b"in time").unwrap();
+    agent.tell(2, withdrawn.call, b"late");
+    agent.tell(3, of(b"r"), b"in time");
     assert_eq!(printed(&mut agent, 1).1, "b'in time'\n");
 }
 
@@ -150,7 +150,7 @@ fn nothing_can_be_asked_once_a_run_is_over() {
     );
     let (number, ask, text) = question(&mut agent);
     assert_eq!((ask.run, &*text), (2, "new"));
-    agent.ask(3, &Answer { ask: number }, b"a").unwrap();
+    agent.tell(3, number, b"a");
     let printed = printed(&mut agent, 2).1;
     assert!(["closed\nb'a'\n", "None\nb'a'\n"].contains(&&*printed), "{printed}");
 }
@@ -188,7 +188,7 @@ fn a_run_is_stopped_while_it_waits(cell: bool) {
     // Longer than the run may still take.
     std::thread::sleep(LIMIT);
     wait_for_stop(&agent, true);
-    agent.ask(3, &Answer { ask: number }, b"yes").unwrap();
+    agent.tell(3, number, b"yes");
     let (done, printed) = printed(&mut agent, 1);
     assert_eq!((done.end, &*printed), (End::Exited { code: 0 }, "b'yes'\n"));
     assert!(done.elapsed_us < u64::try_from(LIMIT.as_micros()).unwrap(), "{}", done.elapsed_us);
@@ -219,12 +219,17 @@ fn the_time_between_a_decision_and_the_answer_counts() {
 const BURSTS: &str = r"
 import ctypes, signal, time
 signal.signal(signal.SIGCONT, lambda *_: None)
+begun, begin = os.pipe()
+def ask_once_it_has_begun():
+    os.read(begun, 1)
+    ask(b'may I?')
 def bursts():
     libc, timer = ctypes.CDLL(None), ctypes.c_void_p()
     event = struct.pack('=QIi48x', 0, signal.SIGCONT, 0)
     assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
     every_second = struct.pack('=qqqq', 1, 0, 0, 500_000_000)
     assert libc.timer_settime(timer, 0, every_second, None) == 0
+    os.write(begin, b'.')
     while True:
         until = time.monotonic() + 0.05
         while time.monotonic() < until: pass
@@ -235,10 +240,10 @@ def bursts():
 fn a_program_that_continues_itself_while_it_waits_for_a_person_gains_no_time() {
     // Its own process, a child that nobody waits for, and a thread whose process has lost its first thread.
     let parts = [
-        "threading.Thread(target=bursts, daemon=True).start()\nask(b'may I?')",
-        "os.fork() or bursts()\nask(b'may I?')",
+        "threading.Thread(target=bursts, daemon=True).start()\nask_once_it_has_begun()",
+        "os.fork() or bursts()\nask_once_it_has_begun()",
         "threading.Thread(target=bursts).start()\n\
-         threading.Thread(target=ask, args=[b'may I?']).start()\n\
+         threading.Thread(target=ask_once_it_has_begun).start()\n\
          ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)",
     ];
     for part in parts {
@@ -290,7 +295,7 @@ print(got)
     run(&mut agent, 1, code, 60_000, false);
     let (number, _, text) = question(&mut agent);
     assert_eq!(text, "after all that");
-    agent.ask(2, &Answer { ask: number }, b"fine").unwrap();
+    agent.tell(2, number, b"fine");
     let (done, printed) = printed(&mut agent, 1);
     assert_eq!(printed, "True True True True\nTrue\nb'fine'\n", "{done:?}");
 }
@@ -317,7 +322,7 @@ fn a_process_that_outlives_its_run_or_cell_asks_nothing() {
             run(&mut agent, run_number, "print(ask(b'of the run'))", 60_000, cell);
             let (number, ask, text) = question(&mut agent);
             assert_eq!((ask.run, &*text), (run_number, "of the run"));
-            agent.ask(100 + run_number, &Answer { ask: number }, b"yes").unwrap();
+            agent.tell(100 + run_number, number, b"yes");
             assert_eq!(printed(&mut agent, run_number).1, "b'yes'\n");
         }
     }
@@ -379,9 +384,9 @@ fn questions_come_again_over_the_next_stream() {
         let ask = |paused| Ask { run: 1, again, paused };
         assert_eq!(asked, [(first, ask(false)), (second, ask(true))]);
     }
-    agent.ask(8, &Answer { ask: second }, b"2").unwrap();
+    agent.tell(8, second, b"2");
     wait_for_stop(&agent, false);
-    agent.ask(9, &Answer { ask: first }, b"1").unwrap();
+    agent.tell(9, first, b"1");
     let printed = printed(&mut agent, 1).1;
     assert!(["[b'1', b'2']\n", "[b'2', b'1']\n"].contains(&&*printed), "{printed}");
 }

@@ -10,6 +10,7 @@
 )]
 
 use std::{
+    collections::VecDeque,
     fs,
     os::fd::AsFd,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
@@ -19,7 +20,9 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use protocol::{
     frame::{self, Frame, Kind, PROTOCOL_VERSION},
-    message::{AgentHello, Failure, FailureCode, Request, Run, RunDone, RuntimeName, ServerHello},
+    message::{
+        AgentHello, Answer, Failure, FailureCode, Request, Run, RunDone, RuntimeName, ServerHello,
+    },
 };
 
 /// An agent and the server's end of its stream.
@@ -27,6 +30,8 @@ pub struct Agent {
     pub process: Child,
     pub stdin: Option<ChildStdin>,
     stdout: ChildStdout,
+    /// Frames that came before one that was waited for.
+    early: VecDeque<Frame>,
     pub folder: tempfile::TempDir,
 }
 
@@ -67,7 +72,7 @@ impl Agent {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (process.stdin.take(), process.stdout.take().unwrap());
-        Self { process, stdin, stdout, folder }
+        Self { process, stdin, stdout, early: VecDeque::new(), folder }
     }
 
     /// Sends a hello, and receives the agent's; `undo` cells can be undone.
@@ -139,12 +144,15 @@ impl Agent {
     }
 
     pub fn receive(&mut self) -> Frame {
-        frame::read(&mut self.stdout).unwrap().expect("a frame")
+        self.try_receive().unwrap().expect("a frame")
     }
 
     /// Receives a frame, unless the stream breaks off.
     pub fn try_receive(&mut self) -> std::io::Result<Option<Frame>> {
-        frame::read(&mut self.stdout)
+        match self.early.pop_front() {
+            Some(frame) => Ok(Some(frame)),
+            None => frame::read(&mut self.stdout),
+        }
     }
 
     pub fn run(&mut self, call: u32, code: &str) {
@@ -195,6 +203,20 @@ impl Agent {
         }
         assert_eq!(frame.kind, Kind::Reply);
         Ok((serde_json::from_slice(&frame.head).unwrap(), frame.body))
+    }
+
+    /// Answers a question. Its program may go on, or end, before the agent confirms the answer.
+    pub fn tell(&mut self, call: u32, question: u32, answer: &[u8]) {
+        self.send(call, Kind::Answer, &Answer { ask: question }, answer);
+        let mut early = VecDeque::new();
+        loop {
+            let frame = self.receive();
+            if (frame.call, frame.kind) == (call, Kind::Reply) {
+                break;
+            }
+            early.push_back(frame);
+        }
+        self.early = early;
     }
 
     /// Whether the agent sends anything before the end of its stream, which must be about to come.
