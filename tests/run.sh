@@ -265,7 +265,7 @@ full() {
     docker_stage 'soak, two minutes over HTTP' tests/soak.sh --http 2
     stage_once 'without default features, on the oldest Rust' oldest
     local engine
-    for engine in docker docker-rootless podman; do
+    for engine in docker docker-rootless podman podman-rootless; do
         docker_stage "$engine on cgroup version 2, in an emulated machine" tests/vm/run.sh "$engine" "$server"
     done
     if [ -n "$kubernetes" ]; then docker_stage 'drills on a real Kubernetes' tests/kubernetes/drills.sh; fi

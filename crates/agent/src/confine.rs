@@ -1,5 +1,6 @@
 //! Limits that the agent sets itself if its starter cannot: the pods of a cluster have neither ulimits nor a limit on
-//! the number of files, and a data area on disk has no limit at all on most file systems.
+//! the number of files, Podman has no limit on the number of files and no ulimits without root, and a data area on disk
+//! has no limit at all on most file systems.
 //!
 //! ```text
 //! --rlimits core=0,nofile=1024    set before anything else; all processes that are started inherit them
@@ -106,10 +107,12 @@ fn rlimit(pair: &str) -> Result<(Resource, u64), String> {
     let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
     let resource = match name {
         "core" => Resource::RLIMIT_CORE,
+        "data" => Resource::RLIMIT_DATA,
         "fsize" => Resource::RLIMIT_FSIZE,
         "memlock" => Resource::RLIMIT_MEMLOCK,
         "msgqueue" => Resource::RLIMIT_MSGQUEUE,
         "nofile" => Resource::RLIMIT_NOFILE,
+        "nproc" => Resource::RLIMIT_NPROC,
         "sigpending" => Resource::RLIMIT_SIGPENDING,
         _ => return Err(wrong()),
     };
@@ -247,6 +250,13 @@ mod tests {
         ] {
             assert!(take(args).0.is_err(), "{args:?}");
         }
+    }
+
+    #[test]
+    fn the_limits_of_every_engine_are_understood() {
+        let all =
+            "nofile=1024,fsize=1,core=0,memlock=0,msgqueue=0,sigpending=1024,nproc=128,data=1";
+        assert_eq!(take(&["--rlimits", all]).0.map(|it| it.rlimits.len()), Ok(8));
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub use self::{
         named_folder,
     },
     host::{HOST_FIELDS, Host, PODMAN_INFO, Product, Settable, add_podman_info, has_podman_info},
-    options::{Container, PACKAGES, Purpose, agent_arguments, create_body},
+    options::{
+        Container, PACKAGES, Purpose, agent_arguments, create_body, rlimits, rlimits_argument,
+    },
     owner::{Owner, UnknownForm},
     profiles::{Profiles, folder_for_engine},
     uid::{GID, UIDS, Uid, uids_below},

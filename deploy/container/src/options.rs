@@ -75,7 +75,7 @@ pub fn create_body(container: &Container, host: &Host, uid: Uid) -> ContainerCre
         image: Some(container.image.to_owned()),
         // A derived image may have another entrypoint; a sandbox always starts the agent.
         entrypoint: Some(vec![AGENT.into()]),
-        cmd: Some(arguments(&container.limits, is_podman)),
+        cmd: Some(arguments(&container.limits, host)),
         user: Some(format!("{uid}:{GID}")),
         working_dir: Some("/mnt/data".into()),
         hostname: Some("sandbox".into()),
@@ -121,14 +121,49 @@ pub fn agent_arguments(limits: &Limits) -> Vec<String> {
     }
 }
 
-/// The arguments of the agent on this engine. On Podman it also counts the files in memory: Podman knows no limit of
-/// the files of a tmpfs.
-fn arguments(limits: &Limits, is_podman: bool) -> Vec<String> {
+/// The arguments of the agent on this engine. Podman knows no limit of the files of a tmpfs, and without root it ignores
+/// limits of a process, so that the agent enforces both.
+fn arguments(limits: &Limits, host: &Host) -> Vec<String> {
     let mut all = agent_arguments(limits);
-    if is_podman && all.is_empty() {
-        all.extend(["--max-inodes".into(), MAX_FILES.to_string()]);
+    if host.product == Product::Podman {
+        if all.is_empty() {
+            all.extend(["--max-inodes".into(), MAX_FILES.to_string()]);
+        }
+        all.extend(["--rlimits".into(), rlimits_argument(&rlimits_on(limits, host))]);
     }
     all
+}
+
+/// The limits of each process of a sandbox: names as in `setrlimit(2)`, and values.
+pub fn rlimits(limits: &Limits) -> [(&'static str, u64); 6] {
+    [
+        ("nofile", 1024),
+        // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse file
+        // can pretend to be larger than the area.
+        ("fsize", limits.data + (1 << 20)),
+        ("core", 0),
+        ("memlock", 0),
+        ("msgqueue", 0),
+        ("sigpending", 1024),
+    ]
+}
+
+/// The agent's option `--rlimits`.
+pub fn rlimits_argument(limits: &[(&str, u64)]) -> String {
+    limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+}
+
+/// The limits of each process on this engine, among them those that it cannot set for the sandbox.
+fn rlimits_on(limits: &Limits, host: &Host) -> Vec<(&'static str, u64)> {
+    let Settable { memory, pids, .. } = host.settable;
+    rlimits(limits)
+        .into_iter()
+        // The engine's limit counts all processes and threads. Podman would set a limit of its own that may be more than
+        // it may set.
+        .chain((host.product == Product::Podman || !pids).then_some(("nproc", limits.pids.into())))
+        // The next best.
+        .chain((!memory).then_some(("data", limits.memory)))
+        .collect()
 }
 
 /// A data area on disk: an anonymous volume. It cannot be mounted with `noexec`, `nosuid` or `nodev`: the container has
@@ -207,11 +242,6 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
         format!("rw,noexec,{}", tmpfs(size, MAX_FILES, mode, is_own))
     };
     let Settable { memory, swap, cpus: can_set_cpus, pids } = host.settable;
-    let limit = |name: &str, value: u64| ResourcesUlimits {
-        name: Some(name.into()),
-        soft: Some(bytes(value)),
-        hard: Some(bytes(value)),
-    };
     HostConfig {
         auto_remove: Some(true),
         // The agent reaps processes; a second init would only come between it and its children.
@@ -245,23 +275,14 @@ fn host_config(container: &Container, host: &Host, cpus: f64, uid: Uid) -> HostC
         // If the host runs out of memory, the kernel kills sandboxes before other processes.
         oom_score_adj: Some(500),
         ulimits: Some(
-            [
-                limit("nofile", 1024),
-                // A little more than the data area, so that a program sees "no space left" and not SIGXFSZ, but no sparse
-                // file can pretend to be larger than the area.
-                limit("fsize", limits.data + (1 << 20)),
-                limit("core", 0),
-                limit("memlock", 0),
-                limit("msgqueue", 0),
-                limit("sigpending", 1024),
-            ]
-            .into_iter()
-            // The limit of processes above counts all processes and threads. Podman would set a limit of its own that may
-            // be more than it may set.
-            .chain((is_podman || !pids).then(|| limit("nproc", limits.pids.into())))
-            // The next best: a limit of each process.
-            .chain((!memory).then(|| limit("data", limits.memory)))
-            .collect(),
+            rlimits_on(limits, host)
+                .into_iter()
+                .map(|(name, value)| ResourcesUlimits {
+                    name: Some(name.into()),
+                    soft: Some(bytes(value)),
+                    hard: Some(bytes(value)),
+                })
+                .collect(),
         ),
         device_requests: Some(devices(container)).filter(|devices| !devices.is_empty()),
         mounts: Some(mounts(container, host)).filter(|mounts| !mounts.is_empty()),

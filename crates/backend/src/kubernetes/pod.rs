@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use protocol::limits::{DATASETS, MAX_FILES};
 use sandbox_container::{
     AGENT, APP, GID, LABEL_APP, LABEL_CALLER, LABEL_FETCHER, LABEL_HOLD, LABEL_KEY, LABEL_OWNER,
-    Limits, PACKAGES, Storage, Uid, scratch_bytes,
+    Limits, PACKAGES, Storage, Uid, rlimits, rlimits_argument, scratch_bytes,
 };
 use serde_json::{Value, json};
 
@@ -29,14 +29,9 @@ const HOLD_S: u32 = 60;
 
 /// The command of PID 1. All processes that it starts inherit its resource limits.
 fn hold_command(limits: &Limits) -> Vec<String> {
-    // File size: 1 MiB more than the data area, so that a program gets "no space left" and not SIGXFSZ, but cannot
-    // make a sparse file that is much larger than the area. The other limits are as in a Docker container.
-    let rlimits = format!(
-        "core=0,fsize={},memlock=0,msgqueue=0,nofile=1024,sigpending=1024",
-        limits.data + (1 << 20)
-    );
+    let own = rlimits_argument(&rlimits(limits));
     let (hold, files) = (HOLD_S.to_string(), MAX_FILES.to_string());
-    let always = [AGENT, "--hold", &hold, "--rlimits", &rlimits, "--max-inodes", &files];
+    let always = [AGENT, "--hold", &hold, "--rlimits", &own, "--max-inodes", &files];
     let bytes = limits.data.to_string();
     let on_disk = (limits.storage == Storage::Disk).then_some(["--max-bytes", &bytes]);
     always.into_iter().chain(on_disk.into_iter().flatten()).map(str::to_owned).collect()
@@ -385,7 +380,7 @@ mod tests {
         assert_eq!(command.split_off(7), ["--max-bytes", "10000000000"]);
         assert_eq!(
             command[4],
-            "core=0,fsize=10001048576,memlock=0,msgqueue=0,nofile=1024,sigpending=1024"
+            "nofile=1024,fsize=10001048576,core=0,memlock=0,msgqueue=0,sigpending=1024"
         );
         assert_eq!(container["resources"]["limits"]["ephemeral-storage"], "10064000000");
         assert_eq!(container["resources"]["requests"]["ephemeral-storage"], "64000000");
