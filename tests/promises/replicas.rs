@@ -447,8 +447,9 @@ async fn a_server_that_comes_back_in_the_same_place_goes_on_with_its_own() {
     a.ended("KILL").await;
     let again = deployment.server_at(&peers, &[]).await;
     assert_eq!(cell(&again.alice(), &id, "x").await["result"], "1");
-    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
+    // Before the other server is asked, which on a very busy machine may take it for dead, and take over.
     assert_eq!(deployment.homes().into_values().collect::<Vec<_>>(), [peers]);
+    assert_eq!(cell(&b.alice(), &id, "x").await["result"], "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
