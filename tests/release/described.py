@@ -19,7 +19,7 @@ for package in server["packages"]:
     assert set(package) == {"registryType", "identifier", "version", "runtimeHint", "transport"}, package
     assert package["version"] == version and package["transport"] == {"type": "stdio"}, package
 
-(wheel,) = dist.glob("*.whl")
+(wheel,) = dist.glob("*manylinux*.whl")
 with zipfile.ZipFile(wheel) as files:
     (about,) = (name for name in files.namelist() if name.endswith("/METADATA"))
     text = files.read(about).decode()

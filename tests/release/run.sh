@@ -12,6 +12,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../lib.sh"
 source "$root/deploy/release/names.env"
+source "$here/container.sh"
 unset_settings
 
 case $#-${1:-} in
@@ -47,12 +48,6 @@ else
 fi
 [ -f "$dist/SHA256SUMS" ] || die "There are no artefacts in $dist."
 
-only() { # only <pattern>: the one file of this name
-    local found
-    found=$(find "$dist" -maxdepth 1 -name "$1" -printf '%f\n')
-    [ "$(wc -w <<<"$found")" = 1 ] || die "There is not one $1 in $dist."
-    echo "$found"
-}
 case $(uname -m) in x86_64) cpu=x64 deb=amd64 ;; *) cpu=arm64 deb=arm64 ;; esac
 wheel=$(only "*_$(uname -m).whl")
 package=$(only "${NAME}_*_$deb.deb")
@@ -146,21 +141,6 @@ if have systemd-analyze; then check 'the units are valid' units; fi
 
 # --- in empty containers -----------------------------------------------------------------------------
 
-# in_container <Debian packages> <script>: as on a machine of a user. All share the cache, so that the runtime is made
-# once. Certificates and indexes are those of this machine.
-in_container() {
-    local ca=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt} name passed=()
-    for name in PIP_INDEX_URL UV_DEFAULT_INDEX NPM_CONFIG_REGISTRY HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
-        if [ -n "${!name:-}" ]; then passed+=(--env "$name"); fi
-    done
-    docker run --rm --volume "$dist:/dist:ro" --volume "$here:/tests:ro" --volume "$ca:/run/ca.pem:ro" \
-        --volume "$volume:/runtime" --env SANDBOX_RUNTIME_DIR=/runtime --env SANDBOX_ENGINE=wasm \
-        --env SSL_CERT_FILE=/run/ca.pem --env PIP_CERT=/run/ca.pem --env NODE_EXTRA_CA_CERTS=/run/ca.pem \
-        --env DEBIAN_FRONTEND=noninteractive ${passed[@]+"${passed[@]}"} debian:trixie-slim sh -euc "
-            apt-get update -qq; apt-get install -y -qq --no-install-recommends $1 >/dev/null 2>&1
-            if command -v cargo; then exit 1; fi
-            $2"
-}
 uvx() {
     in_container 'python3 python3-venv' "
         python3 -m venv /uv; /uv/bin/pip install -q uv; PATH=/uv/bin:\$PATH

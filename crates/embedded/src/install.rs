@@ -103,7 +103,8 @@ const SHOWN: [&str; 26] = [
 const MAX_UNPACKED: u64 = 1 << 30;
 
 /// Makes a runtime in an empty folder, and reports each step before it begins. Compiled code is copied from `older`,
-/// another runtime's folder, if it has the same module and engine.
+/// another runtime's folder, if it has the same module and engine. Otherwise `published` is asked for a wheel with the
+/// code of Python for its key.
 ///
 /// # Errors
 /// If a package is not as expected, or the folder cannot be written to.
@@ -111,27 +112,41 @@ pub fn install(
     sources: &Sources,
     folder: &Path,
     older: Option<&Path>,
+    published: &dyn Fn(&str) -> Option<PathBuf>,
     progress: &mut dyn FnMut(Step),
 ) -> Result<(), Error> {
     progress(Step::Unpack);
     let unpacked = unpack(sources, folder)?;
     let engine = machine::engine()?;
-    let compile = |wasm: &[u8], language: Language| -> Result<_, Error> {
+    let mut compile = |wasm: &[u8], language: Language| -> Result<_, Error> {
         let prepared = module::prepare(wasm)?;
         let key = crate::engine_key(&prepared.wasm);
         let (code, mark) = (language.code(), format!("{}.key", language.code()));
         let known = older
             .filter(|older| fs::read_to_string(older.join(&mark)).is_ok_and(|known| known == key));
-        match known {
-            Some(older) => drop(fs::copy(older.join(&code), folder.join(&code))?),
-            None => fs::write(folder.join(&code), engine.precompile_module(&prepared.wasm)?)?,
+        let wheel =
+            (known.is_none() && language == Language::Python).then(|| published(&key)).flatten();
+        if let Some(older) = known {
+            fs::copy(older.join(&code), folder.join(&code))?;
+        } else if let Some(wheel) = wheel {
+            each_file(&wheel, |name, bytes| {
+                if file_name(name) == code {
+                    Ok(fs::write(folder.join(&code), bytes)?)
+                } else {
+                    Ok(())
+                }
+            })?;
+        } else {
+            progress(match language {
+                Language::Python => Step::CompilePython,
+                Language::JavaScript => Step::CompileJavaScript,
+            });
+            fs::write(folder.join(&code), engine.precompile_module(&prepared.wasm)?)?;
         }
         fs::write(folder.join(mark), key)?;
         Ok(prepared.data)
     };
-    progress(Step::CompileJavaScript);
     let javascript_data = compile(&unpacked.javascript, Language::JavaScript)?;
-    progress(Step::CompilePython);
     let python_data = compile(&unpacked.python, Language::Python)?;
 
     progress(Step::StartPython);

@@ -72,7 +72,38 @@ fn settings() -> Config {
         .cranelift_opt_level(OptLevel::Speed)
         .max_wasm_stack(STACK)
         .async_stack_size(STACK + OWN_STACK);
+    #[cfg(target_arch = "x86_64")]
+    use_common_instructions(&mut config);
     config
+}
+
+/// Uses the instructions of x86-64-v3 and no others, so that code that one processor has compiled runs on most. A
+/// processor without them uses those that it has.
+#[cfg(target_arch = "x86_64")]
+fn use_common_instructions(config: &mut Config) {
+    const TARGET: &str = if cfg!(target_env = "musl") {
+        "x86_64-unknown-linux-musl"
+    } else {
+        "x86_64-unknown-linux-gnu"
+    };
+    let has_all = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("cmpxchg16b")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("sse4.2");
+    // With a target, instructions are not looked up.
+    if has_all && config.target(TARGET).is_ok() {
+        #[expect(
+            unsafe_code,
+            reason = "the processor has the instructions that the flag stands for"
+        )]
+        unsafe {
+            config.cranelift_flag_enable("x86-64-v3");
+        }
+    }
 }
 
 /// Ends a call from another thread.

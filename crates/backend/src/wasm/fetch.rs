@@ -9,9 +9,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::packages::{Index, PACKAGES, Package};
+use super::packages::{Index, PACKAGES, Package, Role};
 
 /// Commands that may be pip, in the order in which they are tried.
 const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
@@ -40,7 +41,7 @@ pub(super) fn fetch(
 ) -> Result<Vec<PathBuf>, String> {
     let io = |error: io::Error| format!("{} cannot be written to: {error}", downloads.display());
     if let Some(folder) = beside_the_program().filter(|folder| folder.is_dir()) {
-        adopt(&folder, downloads).map_err(io)?;
+        adopt(&folder, downloads, PACKAGES).map_err(io)?;
     }
     if given.is_empty() {
         for from in [Index::Pip, Index::Npm] {
@@ -60,17 +61,13 @@ pub(super) fn fetch(
                     Index::Pip => with_pip(&missing, fetched.path())?,
                     Index::Npm => with_npm(&missing, fetched.path())?,
                 }
-                adopt(fetched.path(), downloads).map_err(io)?;
+                adopt(fetched.path(), downloads, PACKAGES).map_err(io)?;
             }
         }
     } else {
         for path in given {
             let failed = |error: io::Error| format!("{} cannot be read: {error}", path.display());
-            if path.is_dir() {
-                adopt(path, downloads).map_err(failed)?;
-            } else {
-                adopt_file(path, downloads).map_err(failed)?;
-            }
+            adopt(path, downloads, PACKAGES).map_err(failed)?;
         }
     }
     let lacking: Vec<_> = PACKAGES.iter().filter(|package| !is_there(downloads, package)).collect();
@@ -84,17 +81,63 @@ pub(super) fn fetch(
     Ok(PACKAGES.iter().map(|package| place(downloads, package)).collect())
 }
 
+/// The published code of the Python interpreter: a release's file `compiled.json`, among its packages.
+#[derive(Deserialize)]
+pub(super) struct Published {
+    name: String,
+    version: String,
+    sha256: String,
+    /// The key of the code: other processors, for example, need other code.
+    key: String,
+}
+
+/// The published code, if this program is from a release that has some.
+pub(super) fn published() -> Option<Published> {
+    let file = beside_the_program()?.join("compiled.json");
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+/// Gets the package with the published code into a folder, if it has this key. `tell` receives the name of the step.
+pub(super) fn code(
+    published: &Published,
+    into: &Path,
+    given: &[PathBuf],
+    key: &str,
+    tell: impl FnOnce(&str),
+) -> Option<PathBuf> {
+    let Published { name, version, sha256, key: of } = published;
+    if of != key {
+        return None;
+    }
+    let package = Package { from: Index::Pip, name, version, sha256, role: Role::Code };
+    let all = std::slice::from_ref(&package);
+    if given.is_empty() {
+        tell("fetching compiled code with pip (85 MB)");
+        let fetched = tempfile::tempdir_in(into).ok()?;
+        // Without it the code is compiled here.
+        with_pip(&[&package], fetched.path())
+            .inspect_err(|why| tracing::debug!("no compiled code: {why}"))
+            .ok()?;
+        adopt(fetched.path(), into, all).ok()?;
+    }
+    for path in given {
+        adopt(path, into, all).ok()?;
+    }
+    is_there(into, &package).then(|| place(into, &package))
+}
+
 /// The folder in which a distribution of this program has packages, for users without npm.
 fn beside_the_program() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.join("packages"))
 }
 
 /// The file of a package. Its name is only for people.
-fn place(downloads: &Path, package: &Package) -> PathBuf {
-    downloads.join(format!("{}-{}-{}", package.name, package.version, &package.sha256[..16]))
+fn place(downloads: &Path, package: &Package<'_>) -> PathBuf {
+    let hash = package.sha256.get(..16).unwrap_or_default();
+    downloads.join(format!("{}-{}-{hash}", package.name, package.version))
 }
 
-fn is_there(downloads: &Path, package: &Package) -> bool {
+fn is_there(downloads: &Path, package: &Package<'_>) -> bool {
     hash(&place(downloads, package)).is_ok_and(|hash| hash == package.sha256)
 }
 
@@ -117,20 +160,23 @@ impl Write for HashWriter<'_> {
     }
 }
 
-/// Copies the files of a folder that are packages of the runtime.
-fn adopt(folder: &Path, downloads: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
+/// Copies the file, or the files in the folder, that are one of these packages.
+fn adopt(path: &Path, downloads: &Path, packages: &[Package<'_>]) -> io::Result<()> {
+    if !path.is_dir() {
+        return adopt_file(path, downloads, packages);
+    }
+    for entry in fs::read_dir(path)? {
         let path = entry?.path();
         if path.is_file() {
-            adopt_file(&path, downloads)?;
+            adopt_file(&path, downloads, packages)?;
         }
     }
     Ok(())
 }
 
-fn adopt_file(path: &Path, downloads: &Path) -> io::Result<()> {
+fn adopt_file(path: &Path, downloads: &Path, packages: &[Package<'_>]) -> io::Result<()> {
     let hash = hash(path)?;
-    if let Some(package) = PACKAGES.iter().find(|package| package.sha256 == hash) {
+    if let Some(package) = packages.iter().find(|package| package.sha256 == hash) {
         let to = place(downloads, package);
         // Copied under another name first, so that an incomplete file never has a package's name.
         let part = to.with_extension("part");
@@ -140,7 +186,7 @@ fn adopt_file(path: &Path, downloads: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
+fn with_pip(packages: &[&Package<'_>], into: &Path) -> Result<(), String> {
     let lines: Vec<_> = packages
         .iter()
         .map(|Package { name, version, sha256, .. }| {
@@ -160,7 +206,7 @@ fn with_pip(packages: &[&Package], into: &Path) -> Result<(), String> {
 }
 
 /// The commands that fetch packages, one to a line.
-fn commands(packages: &[&Package]) -> String {
+fn commands(packages: &[&Package<'_>]) -> String {
     let of = |index: Index, mark: &str| {
         let own = packages.iter().filter(|package| package.from == index);
         let names = own.map(|package| format!("{}{mark}{}", package.name, package.version));
@@ -177,7 +223,7 @@ fn commands(packages: &[&Package]) -> String {
     .collect()
 }
 
-fn with_npm(packages: &[&Package], into: &Path) -> Result<(), String> {
+fn with_npm(packages: &[&Package<'_>], into: &Path) -> Result<(), String> {
     if !answers(&["npm"]) {
         return Err(without("npm", "Node.js"));
     }
@@ -240,6 +286,28 @@ mod tests {
         let gone =
             fetch(downloads.path(), &[given.path().join("none")], |_| {}).expect_err("no file");
         assert!(gone.contains("none cannot be read"), "{gone}");
+    }
+
+    #[test]
+    fn published_code_is_used_if_it_is_for_this_key_and_has_its_hash() {
+        let (into, given) = (tempfile::tempdir(), tempfile::tempdir());
+        let (into, given) = (into.expect("a folder"), given.expect("a folder"));
+        let wheel = given.path().join("code.whl");
+        fs::write(&wheel, "code").expect("written");
+        let published = Published {
+            name: "code".into(),
+            version: "1".into(),
+            sha256: hash(&wheel).expect("read"),
+            key: "this".into(),
+        };
+        let all = [given.path().to_owned()];
+        let code = |key: &str| code(&published, into.path(), &all, key, |_| panic!("it is here"));
+        assert_eq!(code("another"), None);
+        let file = code("this").expect("found");
+        assert_eq!(fs::read(&file).expect("read"), b"code");
+        fs::write(&wheel, "changed").expect("written");
+        fs::remove_file(file).expect("removed");
+        assert_eq!(code("this"), None);
     }
 
     #[test]

