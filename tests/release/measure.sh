@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures how long a first start takes: in an empty container with uv, from `uvx` to the first result of run_python on the
-# embedded engine, and a second start. Prints both in seconds, then the steps of the installation.
+# Measures how long a first start takes: in an empty container with uv, from `uvx` to the first result of run_python on
+# the embedded engine, and a second start. Prints both in seconds, then the steps of the installation.
 #
 #   tests/release/measure.sh FOLDER [TIMES]   the artefacts in the folder, such as dist/; 3 times by default
 #
-# The packages come from the folder, and what they depend on from the index. Every time nothing is in a cache. Needs Docker
-# and a network, and nothing else that runs.
+# The packages come from the folder, and what they depend on from the index. Every time nothing is in a cache. Needs
+# Docker and a network, and nothing else that runs.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

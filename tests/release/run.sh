@@ -33,7 +33,7 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' "$r
 same_twice() {
     local copy=$scratch/copy
     mkdir "$copy"
-    (cd "$root" && git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$copy")
+    (cd "$root" && git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents --no-dereference -t "$copy")
     SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct)
     export SOURCE_DATE_EPOCH
     (cd "$copy" && DIST=$scratch/again deploy/release/build.sh "$version")
