@@ -56,6 +56,8 @@ program=$target/$triple/release/llm-sandbox
 [ -x "$program" ] || die "There is no program at $program."
 
 step "the embedded engine's runtime, for its compiled code"
+# Code that is compiled without these instructions has another key, and is of no use to other processors.
+if [ "$(uname -m)" = x86_64 ] && ! grep -qw avx2 /proc/cpuinfo; then die 'This processor has no AVX2.'; fi
 SANDBOX_RUNTIME_DIR=$target/runtime SANDBOX_CONFIG_FILE=/dev/null SANDBOX_ENV_FILE=/dev/null "$program" runtime install --if-needed
 runtime=$(find "$target/runtime" -maxdepth 1 -name 'runtime-*' -print -quit)
 

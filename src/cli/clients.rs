@@ -57,7 +57,7 @@ pub(super) enum Added {
 pub(super) fn found(home: &Path, config: &Path, has_claude: bool, server: &Server) -> Vec<Client> {
     let file = |name, folder: PathBuf, file: &str, member| {
         let place = Place::File { path: folder.join(file), member };
-        folder.is_dir().then_some(Client { name, place, server: server.clone() })
+        folder.is_dir().then(|| Client { name, place, server: server.with_path() })
     };
     let claude = Client { name: "Claude Code", place: Place::Claude, server: server.clone() };
     let desktop = "claude_desktop_config.json";
@@ -85,8 +85,13 @@ pub(super) fn settings_folder(home: &Path) -> PathBuf {
 
 /// Whether a program of this name is on the path.
 pub(super) fn is_on_path(program: &str) -> bool {
+    on_path(program).is_some()
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|it| it.is_file());
+    found.and_then(|found| std::path::absolute(found).ok())
 }
 
 /// The command that starts a program at this path again. Programs that run packages without installing them keep
@@ -167,6 +172,15 @@ impl Client {
 }
 
 impl Server {
+    /// This server with the whole path of its program: programs of a desktop search fewer folders than a shell does.
+    fn with_path(&self) -> Self {
+        let mut server = self.clone();
+        if let Some(path) = on_path(&server.command[0]) {
+            server.command[0] = path.to_string_lossy().into_owned();
+        }
+        server
+    }
+
     /// The entry of this server in the form that most clients use.
     pub(super) fn to_paste(&self) -> String {
         self.to_paste_as("mcpServers")

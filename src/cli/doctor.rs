@@ -99,7 +99,8 @@ pub(super) async fn look(config: &Config, with_probe: bool) -> Result<State, Exi
 /// The next step after these checks.
 fn what_is_next(config: &Config, is_healthy: bool, is_served: bool) -> String {
     if !is_healthy {
-        return "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.".into();
+        let next = "Not ready: do what the arrows say, then run `llm-sandbox doctor` again.";
+        return as_started(next);
     }
     let [config_file, env_file] = files(config)
         .map(|option| option.map_or_else(String::new, |(name, path)| format!(" {name} {path}")));
@@ -189,6 +190,14 @@ fn program() -> Vec<String> {
         .unwrap_or_else(|| vec![env!("CARGO_PKG_NAME").to_owned()])
 }
 
+/// A text whose commands name this program as it was started, if another program runs it without installing it.
+pub(super) fn as_started(text: &str) -> String {
+    match &program()[..] {
+        [_] => text.to_owned(),
+        words => text.replace("`llm-sandbox ", &format!("`{} ", words.join(" "))),
+    }
+}
+
 /// The finding about the chosen engine: a fault if neither engine can be used.
 fn chosen_finding(chosen: String, is_usable: bool, config: &Config) -> Finding {
     match &config.engine_instead {
@@ -213,7 +222,7 @@ fn report(width: usize, checks: Vec<Check>) -> bool {
         };
         print_line!("{mark}  {name:<width$} {text}");
         if let Some(fix) = fix {
-            print_line!("      {:<width$} -> {fix}", "");
+            print_line!("      {:<width$} -> {}", "", as_started(&fix));
         }
     }
     healthy

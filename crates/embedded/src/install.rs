@@ -128,15 +128,7 @@ pub fn install(
             (known.is_none() && language == Language::Python).then(|| published(&key)).flatten();
         if let Some(older) = known {
             fs::copy(older.join(&code), folder.join(&code))?;
-        } else if let Some(wheel) = wheel {
-            each_file(&wheel, |name, bytes| {
-                if file_name(name) == code {
-                    Ok(fs::write(folder.join(&code), bytes)?)
-                } else {
-                    Ok(())
-                }
-            })?;
-        } else {
+        } else if !wheel.is_some_and(|wheel| is_usable(&engine, &wheel, &folder.join(&code))) {
             progress(match language {
                 Language::Python => Step::CompilePython,
                 Language::JavaScript => Step::CompileJavaScript,
@@ -164,6 +156,15 @@ pub fn install(
     let json = serde_json::to_vec_pretty(&manifest).expect("numbers and texts serialize");
     fs::write(folder.join(Manifest::FILE), json)?;
     Ok(())
+}
+
+/// Writes the code of a wheel to this file. Returns whether the engine can use it.
+fn is_usable(engine: &wasmtime::Engine, wheel: &Path, code: &Path) -> bool {
+    let name = code.file_name().unwrap_or_default().to_string_lossy();
+    let written = each_file(wheel, |path, bytes| {
+        if file_name(path) == name { Ok(fs::write(code, bytes)?) } else { Ok(()) }
+    });
+    written.is_ok() && crate::memory::load(engine, code).is_ok()
 }
 
 /// Contents of the packages that are needed in addition to the files that guests see.

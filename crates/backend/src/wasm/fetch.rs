@@ -3,8 +3,9 @@
 //! its source.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -25,6 +26,9 @@ const FOR_ANY_PYTHON: [&str; 5] = [
     "--platform=any",
     "--python-version=3.15",
 ];
+
+/// The folder for packages beside the program of a release.
+const PACKAGES_BESIDE: &str = "packages";
 
 /// Maximum number of characters of a tool's output that an error shows.
 const MAX_WORDS: usize = 2000;
@@ -91,44 +95,68 @@ pub(super) struct Published {
     key: String,
 }
 
-/// The published code, if this program is from a release that has some.
-pub(super) fn published() -> Option<Published> {
-    let file = beside_the_program()?.join("compiled.json");
-    serde_json::from_slice(&fs::read(file).ok()?).ok()
+impl Published {
+    /// Reads what a release has beside its program. The file decides which code runs, so it and its folder must belong to
+    /// the owner of the program, and nobody else may write to them.
+    fn read(program: &Path) -> Option<Self> {
+        let owner = fs::metadata(program).ok()?.uid();
+        let folder = program.parent()?.join(PACKAGES_BESIDE);
+        let file = folder.join("compiled.json");
+        let is_own = |path: &Path, is_kind: fn(&Metadata) -> bool| {
+            let found = fs::symlink_metadata(path).ok();
+            found.is_some_and(|it| is_kind(&it) && it.uid() == owner && it.mode() & 0o002 == 0)
+        };
+        if !is_own(&folder, Metadata::is_dir) || !is_own(&file, Metadata::is_file) {
+            return None;
+        }
+        let published: Self = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let Self { name, version, sha256, .. } = &published;
+        [name, version, sha256].iter().all(|text| text.chars().all(is_plain)).then_some(published)
+    }
 }
 
-/// Gets the package with the published code into a folder, if it has this key. `tell` receives the name of the step.
+/// The published code, if this program is from a release that has some.
+pub(super) fn published() -> Option<Published> {
+    Published::read(&std::env::current_exe().ok()?)
+}
+
+/// Gets the package with the published code into a folder. `tell` receives the name of the step.
+///
+/// # Errors
+/// The reason why the code cannot be used, as the end of a sentence.
 pub(super) fn code(
     published: &Published,
     into: &Path,
     given: &[PathBuf],
     key: &str,
     tell: impl FnOnce(&str),
-) -> Option<PathBuf> {
+) -> Result<PathBuf, String> {
     let Published { name, version, sha256, key: of } = published;
     if of != key {
-        return None;
+        return Err("it is for other processors".into());
     }
+    let io = |error: io::Error| error.to_string();
     let package = Package { from: Index::Pip, name, version, sha256, role: Role::Code };
     let all = std::slice::from_ref(&package);
     if given.is_empty() {
         tell("fetching compiled code with pip (85 MB)");
-        let fetched = tempfile::tempdir_in(into).ok()?;
-        // Without it the code is compiled here.
-        with_pip(&[&package], fetched.path())
-            .inspect_err(|why| tracing::debug!("no compiled code: {why}"))
-            .ok()?;
-        adopt(fetched.path(), into, all).ok()?;
+        let fetched = tempfile::tempdir_in(into).map_err(io)?;
+        with_pip(&[&package], fetched.path())?;
+        adopt(fetched.path(), into, all).map_err(io)?;
     }
     for path in given {
-        adopt(path, into, all).ok()?;
+        adopt(path, into, all).map_err(io)?;
     }
-    is_there(into, &package).then(|| place(into, &package))
+    if is_there(into, &package) {
+        return Ok(place(into, &package));
+    }
+    Err(format!("these files lack it: {}", commands(&[&package]).trim()))
 }
 
 /// The folder in which a distribution of this program has packages, for users without npm.
 fn beside_the_program() -> Option<PathBuf> {
-    Some(std::env::current_exe().ok()?.parent()?.join("packages"))
+    Some(std::env::current_exe().ok()?.parent()?.join(PACKAGES_BESIDE))
 }
 
 /// The file of a package. Its name is only for people.
@@ -199,7 +227,7 @@ fn with_pip(packages: &[&Package<'_>], into: &Path) -> Result<(), String> {
     let pip = pip.ok_or_else(|| without("pip", "Python"))?;
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--quiet", "--no-deps", "--require-hashes"]);
-    command.args(FOR_ANY_PYTHON).arg("--disable-pip-version-check");
+    command.args(FOR_ANY_PYTHON).args(["--disable-pip-version-check", "--retries=2"]);
     command.arg("--dest").arg(into).arg("--requirement").arg(requirements);
     command.current_dir(into);
     run(command, "pip")
@@ -266,6 +294,8 @@ fn run(mut command: Command, tool: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -302,12 +332,45 @@ mod tests {
         };
         let all = [given.path().to_owned()];
         let code = |key: &str| code(&published, into.path(), &all, key, |_| panic!("it is here"));
-        assert_eq!(code("another"), None);
+        assert!(code("another").is_err());
         let file = code("this").expect("found");
         assert_eq!(fs::read(&file).expect("read"), b"code");
         fs::write(&wheel, "changed").expect("written");
         fs::remove_file(file).expect("removed");
-        assert_eq!(code("this"), None);
+        let why = code("this").expect_err("another hash");
+        assert!(why.contains("pip download"), "{why}");
+    }
+
+    #[test]
+    fn published_code_is_named_by_the_owner_of_the_program_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("llm-sandbox");
+        let packages = folder.path().join(PACKAGES_BESIDE);
+        let file = packages.join("compiled.json");
+        let write = |name: &str| {
+            let json =
+                format!(r#"{{"name": "{name}", "version": "1", "sha256": "0", "key": "k"}}"#);
+            fs::write(&file, json).expect("written");
+        };
+        let allow = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+        };
+        fs::write(&program, "").expect("written");
+        fs::create_dir(&packages).expect("made");
+        write("code");
+        allow(&file, 0o644);
+        assert_eq!(Published::read(&program).expect("read").name, "code");
+        for path in [&packages, &file] {
+            let mode = fs::metadata(path).expect("there").permissions().mode();
+            allow(path, mode | 0o002);
+            assert!(Published::read(&program).is_none(), "others may write to {path:?}");
+            allow(path, mode);
+        }
+        write("../code");
+        assert!(Published::read(&program).is_none(), "no name of a package");
+        fs::rename(&file, folder.path().join("elsewhere")).expect("moved");
+        std::os::unix::fs::symlink("../elsewhere", &file).expect("linked");
+        assert!(Published::read(&program).is_none(), "a link");
     }
 
     #[test]

@@ -81,12 +81,27 @@ pub fn install(
     let fetched = tempfile::tempdir_in(folder.downloads()).map_err(failed)?;
     let release = published();
     let published = |key: &str| {
-        code(release.as_ref()?, fetched.path(), given, key, |text| tell.borrow_mut()(text))
+        let mut tell = tell.borrow_mut();
+        let found = code(release.as_ref()?, fetched.path(), given, key, |text| tell(text));
+        let told = |why: &String| {
+            let why = why.lines().rfind(|line| line.starts_with("ERROR")).unwrap_or(why);
+            tell(&format!("without the published code, because {why}"));
+        };
+        found.inspect_err(told).ok()
     };
     embedded::install(&sources, unfinished.path(), older, &published, &mut |step: Step| {
         tell.borrow_mut()(&step.to_string());
     })
-    .map_err(|error| format!("The runtime could not be made: {error}."))?;
+    .map_err(|error| {
+        let place = folder.path().display();
+        let fix = match &error {
+            embedded::Error::File(error) if error.kind() == io::ErrorKind::StorageFull => {
+                " It needs 1.2 GB of disk; SANDBOX_RUNTIME_DIR names another folder."
+            }
+            _ => "",
+        };
+        format!("The runtime could not be made in {place}: {error}.{fix}")
+    })?;
     if runtime.exists() {
         fs::remove_dir_all(&runtime).map_err(failed)?;
     }
