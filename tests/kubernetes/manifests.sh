@@ -144,10 +144,30 @@ own_values() {
         'llm-sandbox.analysis.svc.cluster.local'; do
         if grep -qF "$expected" "$scratch/values.yaml"; then echo "ok   values: $expected"; else echo "FAIL values: $expected"; fi
     done
-    if helm template llm-sandbox "$root/deploy/helm" --set unknown=1 >/dev/null 2>&1; then
-        echo 'FAIL values: unknown ones are refused'
+    local numbers
+    numbers=$(helm template llm-sandbox "$root/deploy/helm" --namespace analysis --values - <<'END'
+packages: { enabled: true }
+settings: { SANDBOX_MAX_UPLOAD_BYTES: 10000000, SANDBOX_CPU_LIMIT: 0.5, SANDBOX_PACKAGES: "" }
+deployment:
+  spec: { template: { spec: { containers: [{ name: server, envFrom: [{ secretRef: { name: mine } }] }] } } }
+END
+    )
+    for expected in 'SANDBOX_MAX_UPLOAD_BYTES: "10000000"' 'SANDBOX_CPU_LIMIT: "0.5"' 'SANDBOX_PACKAGES: ""' \
+        'name: mine' 'configMapRef:'; do
+        if grep -qF "$expected" <<<"$numbers"; then echo "ok   settings: $expected"; else echo "FAIL settings: $expected"; fi
+    done
+    refused 'unknown ones' analysis unknown=1
+    refused 'content of a part that is not enabled' analysis 'pod.content.spec=1'
+    refused 'another kind' analysis deployment.kind=Pod
+    refused 'a container without a name' analysis 'deployment.spec.template.spec.containers[0].image=x'
+    refused 'a namespace of others' default replicas=1
+}
+# refused <what> <namespace> <value>
+refused() {
+    if helm template llm-sandbox "$root/deploy/helm" --namespace "$2" --set "$3" >/dev/null 2>&1; then
+        echo "FAIL values: $1: refused"
     else
-        echo 'ok   values: unknown ones are refused'
+        echo "ok   values: $1: refused"
     fi
 }
 
@@ -171,7 +191,7 @@ check_all() {
     else
         echo '     not looked at: the kustomize of kubectl 1.20, which cluster.sh build gets'
     fi
-    if helm lint --strict --quiet "$root/deploy/helm" >"$scratch/said"; then echo 'ok   helm lint'; else echo 'FAIL helm lint'; fi
+    if helm lint --strict --quiet --namespace llm-sandbox "$root/deploy/helm" >"$scratch/said"; then echo 'ok   helm lint'; else echo 'FAIL helm lint'; fi
     cat "$scratch/said"
     chart base
     printf 'resources: [../base]\ncomponents:\n' >"$scratch/kubernetes/all/kustomization.yaml"
