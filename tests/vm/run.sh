@@ -8,7 +8,7 @@
 # so the tests get ten times their usual time there.
 #
 #   SANDBOX_IMAGE  the image (default llm-sandbox:latest)
-#   UPDATE_DOCS    if it is set, the engine's column is written into docs/conformance.md
+#   UPDATE_DOCS    if it is set, the engine's column is written into docs/conformance.md, and nothing else is tested
 #
 # Needs Docker and, for Podman, the program podman. Settings as in machine.sh. Exit code 0: no check failed. 77: there is no emulator.
 set -euo pipefail
