@@ -10,8 +10,8 @@ import sys
 import xml.etree.ElementTree as ET
 
 MOST = 3
-# Lines of a failed attempt's output that are printed: the message of a panic is among the last.
-LINES = 12
+# Lines of a failed attempt's output that are printed, from the message of its panic.
+LINES = 6
 
 if len(sys.argv) != 2:
     sys.exit(__doc__)
@@ -30,7 +30,9 @@ print(f"{len(cases)} tests, {len(again)} of them passed at their second attempt 
 for case, flaky in again:
     print(f"  second attempt: {case.get('classname')} {case.get('name')}")
     output = "\n".join(flaky.findtext(kind) or "" for kind in ("system-out", "system-err"))
-    for line in [line for line in output.splitlines() if line.strip()][-LINES:]:
+    said = output[max(output.find("panicked at "), 0) :].split("stack backtrace:")[0]
+    lines = [line for line in said.splitlines() if line.strip()]
+    for line in lines[:LINES]:
         print(f"    | {line}")
 if len(again) > MOST:
     sys.exit(f"more than {MOST} tests needed a second attempt")

@@ -94,6 +94,7 @@ async fn almost_right_answers_are_taken_or_end_their_session() {
         taken += [answered(run), answered(list), answered(open)].iter().filter(|ok| **ok).count();
         until(&shown, || sessions.host().count() == 0 && cast.live() == 0).await;
     }
-    // Some answers must be taken and some refused, or the test would show nothing.
-    assert!((INPUTS / 2..INPUTS * 3).contains(&taken), "{taken} answers were taken");
+    // Some answers must be taken and some refused, or the test would show nothing. How many depends on how busy the machine
+    // is: a session that has ended refuses the calls that come after that.
+    assert!((INPUTS / 10..INPUTS * 3).contains(&taken), "{taken} answers were taken");
 }
