@@ -84,7 +84,7 @@ need_programs() {
     local source=/etc/apt/sources.list.d/llm-sandbox-backports.sources
     if grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release; then
         if ! apt-cache policy | grep -q 'n=bookworm-backports,'; then
-            printf '%s\n' 'Types: deb' 'URIs: http://deb.debian.org/debian' 'Suites: bookworm-backports' \
+            printf '%s\n' 'Types: deb' "URIs: ${DEBIAN_MIRROR:-http://deb.debian.org/debian}" 'Suites: bookworm-backports' \
                 'Components: main' 'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >"$source"
         fi
         install_packages --no-install-recommends --target-release bookworm-backports qemu-system-x86 || true
