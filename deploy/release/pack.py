@@ -40,7 +40,7 @@ class Release:
     runtime: Path
     scratch: Path
     dist: Path
-    # What the program must know of the package with compiled code.
+    # The description of the package with compiled code, for the program.
     compiled: str = ""
 
     @property

@@ -1,6 +1,11 @@
 # shellcheck shell=bash
-# Empty containers in which the artefacts in the folder `dist` are used. Needs lib.sh, and the variables `here`, `dist`
-# and `volume`, the name of a volume for runtimes.
+# Empty containers in which the artefacts in the folder `dist` are used, and the set-up of the scripts that use them. They
+# set the variables `dist` and `volume`, the name of a volume for runtimes.
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+source "$here/../lib.sh"
+source "$root/deploy/release/names.env"
+unset_settings
 
 only() { # only <pattern>: the one file of this name
     local found

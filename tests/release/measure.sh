@@ -8,11 +8,7 @@
 # Docker and a network, and nothing else that runs.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/../lib.sh"
-source "$root/deploy/release/names.env"
-source "$here/container.sh"
-unset_settings
+source "$(dirname "${BASH_SOURCE[0]}")/container.sh"
 
 case $#-${1:-} in
     [12]-[!-]*) ;;

@@ -9,11 +9,7 @@
 # for each check. Exit code 0: no check failed.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-source "$here/../lib.sh"
-source "$root/deploy/release/names.env"
-source "$here/container.sh"
-unset_settings
+source "$(dirname "${BASH_SOURCE[0]}")/container.sh"
 
 case $#-${1:-} in
     0- | 1-[!-]*) ;;
