@@ -96,8 +96,9 @@ need_programs() {
 wanted() { printf '%s\n' "$SUITE" "$DISK_SIZE" "${PACKAGES[@]}" && cat "$here/guest/setup.sh" "$here/guest/first.sh"; }
 build() {
     local system packages
-    if wanted | cmp -s - "$dir/stamp"; then return; fi
+    # An emulator that is too old is replaced even if the disk is up to date.
     need_programs
+    if wanted | cmp -s - "$dir/stamp"; then return; fi
     new_scratch
     system=$scratch/system
     packages=$(IFS=,; printf %s "${PACKAGES[*]}")
